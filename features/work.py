@@ -1,0 +1,202 @@
+"""What an op asks of a device: FLOPs, bytes and the shape facts that decide how well a kernel can use the hardware.
+
+An OpWork names neither the device nor the node, so equal ones are one: a 1284-node transformer has some forty.
+One FLOP is one floating-point operation; a multiply-add counts 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+from predictor.features.dtype import Compute
+
+
+class Family(StrEnum):
+    """Groups of ops that one cost model serves."""
+
+    MATMUL = "matmul"
+    BATCHED_MATMUL = "batched_matmul"
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    NORMALIZATION = "normalization"
+    SOFTMAX = "softmax"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    POOLING = "pooling"
+    GATHER = "gather"
+    COPY = "copy"
+    RECURRENT = "recurrent"
+    OPTIMIZER = "optimizer"
+    # No rule: priced by the bytes it must move.
+    UNKNOWN = "unknown"
+
+
+class Phase(StrEnum):
+    """Where in the iteration an op runs."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """`batch` independent products of (m x k) by (k x n)."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution in any number of spatial dimensions, as the forward pass sees it.
+
+    `pass_name` is "forward", "data_gradient" or "weight_gradient"; the geometry is the forward one in all three.
+    """
+
+    samples: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    in_spatial: tuple[int, ...]
+    out_spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pass_name: str = "forward"
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Scaled dot-product attention computed by one fused kernel."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_length: int
+    kv_length: int
+    head_dim: int
+    value_dim: int
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`rows` independent rows of `columns` elements: softmax, norms, reductions."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """`count` independent output elements."""
+
+    count: int
+
+
+WorkShape: TypeAlias = Contraction | Convolution | AttentionShape | Rows | Elements
+
+
+@dataclass(frozen=True, slots=True)
+class OpWork:
+    """The work of one op (one or a few kernels).
+
+    Attributes:
+        family: which cost model answers.
+        kind: finer name inside the family (`relu`, `layer_norm`, `max_pool`, `adamw` ...).
+        phase: forward, backward or optimizer.
+        compute: arithmetic type of the matrix part (of the vector part where there is none).
+        shape: the family's shape facts.
+        element_bits: storage width of the widest float operand.
+        matrix_flops: FLOPs a matrix unit can do (products and convolutions).
+        vector_flops: all other FLOPs.
+        read_bytes, write_bytes: traffic if every operand crossed the memory bus exactly once.
+        parameter_bytes: the part of `read_bytes` that is weights.
+        launch_count: kernels launched in eager mode; 0 for pure views.
+    """
+
+    family: Family
+    kind: str
+    phase: Phase
+    compute: Compute
+    shape: WorkShape
+    element_bits: int
+    matrix_flops: int
+    vector_flops: int
+    read_bytes: int
+    write_bytes: int
+    parameter_bytes: int = 0
+    launch_count: int = 1
+
+    @property
+    def flops(self) -> int:
+        """All FLOPs."""
+        return self.matrix_flops + self.vector_flops
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.write_bytes
+
+    def in_phase(self, phase: Phase) -> OpWork:
+        """The same work in another phase."""
+        return replace(self, phase=phase)
+
+
+@dataclass(frozen=True, slots=True)
+class OpInstance:
+    """One op of the program: its work and the node it came from (for explanations and schedules)."""
+
+    work: OpWork
+    node: str
+    op_type: str
+    covered: bool = True
+    """False when no rule knew the op and the bytes-moved fallback priced it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWork:
+    """Bytes one device must hold for one iteration, before any allocator or runtime overhead.
+
+    Attributes:
+        parameter_bytes, gradient_bytes, optimizer_state_bytes, buffer_bytes: persistent tensors
+            (buffers: BatchNorm statistics, index tables).
+        input_bytes: the batch itself.
+        activation_bytes: at the peak, tensors saved for backward (training) or alive (inference).
+        transient_bytes: at the peak, everything else alive: temporaries, gradients of activations.
+    """
+
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_state_bytes: int
+    buffer_bytes: int
+    input_bytes: int
+    activation_bytes: int
+    transient_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGradient:
+    """A parameter's gradient becomes ready after backward op number `op_index` of the program."""
+
+    parameter: str
+    size_bytes: int
+    op_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One iteration of one rank, in execution order: ops, memory and when each gradient is ready."""
+
+    ops: tuple[OpInstance, ...]
+    memory: MemoryWork
+    gradients: tuple[ParameterGradient, ...]
+    parameter_count: int
+    batch: int
+    fingerprint: str

@@ -1,0 +1,1 @@
+"""Learned cost models over physical floors, the bundles that hold them and the code that trains them."""

@@ -1,0 +1,1 @@
+"""Composition: costs of single ops become time, memory and energy of an iteration."""

@@ -1,0 +1,153 @@
+"""The exception tree. Every message says what is wrong, where, what was expected and what to try.
+
+    PerfcastError
+    ├── InvalidInput            3  INVALID_ARGUMENT
+    │   ├── InvalidGraph           the bytes are not a usable ONNX graph
+    │   ├── UnboundSymbol          a dimension has no number
+    │   ├── InvalidRequest         a field of the request is out of its domain
+    │   ├── InvalidPlan            the parallel plan does not divide what it must divide
+    │   └── UnknownName         3  NOT_FOUND: a device, cluster, precision, ... that no catalogue holds
+    │       ├── UnknownDevice
+    │       └── UnknownGraph       a graph id that the server does not hold
+    ├── DoesNotFit              4  only with `require_feasible`; otherwise an answer with `fits = False`
+    ├── CoverageMissing         5  only with `strict`
+    │   └── UnsupportedOp          lists every op without a rule
+    ├── InvalidBundle           3  a bundle that is damaged or of another feature schema
+    ├── InvalidData             3  measurements that are absent or not what their hash says
+    ├── OutputNotWritable       3
+    ├── Unavailable             6  the server cannot be reached, is starting or draining
+    └── AccuracyGateFailed      7
+
+`reason` is the stable code that travels in gRPC ErrorInfo; `metadata` holds the dynamic parts as strings.
+`predictor.cli.exit_codes` and `predictor.serve.status` map these classes; nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PerfcastError(Exception):
+    """Base of every error that perfcast raises on purpose."""
+
+    reason = "INTERNAL"
+    exit_code = 1
+
+    def __init__(self, message: str, **metadata: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.metadata = {key: str(value) for key, value in metadata.items()}
+
+
+class InvalidInput(PerfcastError):
+    """Something the caller gave cannot be used as it is."""
+
+    reason = "INVALID_INPUT"
+    exit_code = 3
+
+
+class InvalidGraph(InvalidInput):
+    """The file or bytes are not an ONNX graph that can be priced."""
+
+    reason = "GRAPH_INVALID"
+
+
+class UnboundSymbol(InvalidInput):
+    """One or more symbolic dimensions were given no number; the message lists all of them."""
+
+    reason = "SYMBOL_UNBOUND"
+
+
+class InvalidRequest(InvalidInput):
+    """A field of the request lies outside its domain."""
+
+    reason = "REQUEST_INVALID"
+
+
+class InvalidPlan(InvalidInput):
+    """The plan does not divide the devices, the batch or the graph."""
+
+    reason = "PLAN_INVALID"
+
+
+class UnknownName(InvalidInput):
+    """A name that no catalogue or enumeration holds; the message names the nearest ones."""
+
+    reason = "NAME_UNKNOWN"
+
+    @classmethod
+    def among(cls, kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownName:
+        """The error for `name`, with up to three near names out of `known` and a closing hint."""
+        candidates = list(known)
+        near = get_close_matches(name.lower(), candidates, n=3, cutoff=0.4)
+        expected = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(candidates)[:12])}."
+        message = f"unknown {kind} {name!r}: {expected}" + (f" {hint}" if hint else "")
+        return cls(message, kind=kind, name=name, near=",".join(near))
+
+
+class UnknownDevice(UnknownName):
+    """No device of that id, name or alias."""
+
+    reason = "DEVICE_UNKNOWN"
+
+
+class UnknownGraph(UnknownName):
+    """The server holds no graph of that fingerprint."""
+
+    reason = "GRAPH_UNKNOWN"
+
+
+class DoesNotFit(PerfcastError):
+    """Memory is exceeded and the caller asked for feasible answers only."""
+
+    reason = "DOES_NOT_FIT"
+    exit_code = 4
+
+
+class CoverageMissing(PerfcastError):
+    """Strict mode, and no trained knowledge covers the request."""
+
+    reason = "COVERAGE_MISSING"
+    exit_code = 5
+
+
+class UnsupportedOp(CoverageMissing):
+    """Strict mode, and ops without a work rule occur; the message lists all of them."""
+
+    reason = "OP_UNSUPPORTED"
+
+
+class InvalidBundle(PerfcastError):
+    """A bundle directory is missing, damaged or was trained for another feature schema."""
+
+    reason = "BUNDLE_INVALID"
+    exit_code = 3
+
+
+class InvalidData(PerfcastError):
+    """Measurements are absent, or are not what the corpus manifest says."""
+
+    reason = "DATA_INVALID"
+    exit_code = 3
+
+
+class OutputNotWritable(PerfcastError):
+    """A result could not be written; nothing half-written is left behind."""
+
+    reason = "OUTPUT_NOT_WRITABLE"
+    exit_code = 3
+
+
+class Unavailable(PerfcastError):
+    """The server cannot be reached, is starting, or is draining."""
+
+    reason = "UNAVAILABLE"
+    exit_code = 6
+
+
+class AccuracyGateFailed(PerfcastError):
+    """An evaluated row is worse than its record by more than noise."""
+
+    reason = "ACCURACY_GATE"
+    exit_code = 7

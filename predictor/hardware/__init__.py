@@ -1,0 +1,1 @@
+"""Hardware catalogue: devices, links and clusters as data files."""

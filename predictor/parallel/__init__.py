@@ -1,0 +1,1 @@
+"""Plans: which device holds what, and what the devices exchange."""

@@ -1,0 +1,132 @@
+"""The values that cross every layer: closed sets, intervals and the prediction itself. No behaviour, no heavy import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from predictor.errors import UnknownName
+
+PREDICTION_SCHEMA = "perfcast.prediction/1"
+
+
+class _Choice(StrEnum):
+    """A closed set whose members are parsed with a helpful error."""
+
+    @classmethod
+    def parse(cls, text: str | Self) -> Self:
+        """The member named `text` (any case). Raises UnknownName listing near names."""
+        try:
+            return cls(str(text).lower())
+        except ValueError:
+            raise UnknownName.among(cls.__name__.lower(), str(text), [m.value for m in cls]) from None
+
+
+class Mode(_Choice):
+    """What one iteration is: a forward pass, or forward + backward (+ optimizer step)."""
+
+    INFER = "infer"
+    TRAIN = "train"
+
+
+class Precision(_Choice):
+    """Numeric policy of the job.
+
+    FP32 keeps TF32 off; TF32 keeps FP32 tensors and multiplies on tensor cores; FP16 and BF16 are pure 16-bit;
+    AMP is 16-bit autocast (torch's op lists) with FP32 master weights.
+    """
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    AMP = "amp"
+
+
+class Optimizer(_Choice):
+    """Update rule of the training step. NONE prices forward + backward only."""
+
+    NONE = "none"
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+    ADAMW = "adamw"
+
+
+class Runtime(_Choice):
+    """How the framework launches kernels: one by one, or fused by a compiler."""
+
+    EAGER = "eager"
+    COMPILED = "compiled"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A central value with the bounds of a `coverage` prediction interval; low <= value <= high."""
+
+    value: float
+    low: float
+    high: float
+    coverage: float = 0.9
+
+    @classmethod
+    def exact(cls, value: float) -> Interval:
+        """A quantity without uncertainty."""
+        return cls(value, value, value)
+
+    def scaled(self, factor: float) -> Interval:
+        """The interval times a positive number."""
+        return Interval(self.value * factor, self.low * factor, self.high * factor, self.coverage)
+
+    def inverse(self, numerator: float) -> Interval:
+        """numerator / x, bounds swapped."""
+        return Interval(numerator / self.value, numerator / self.high, numerator / self.low, self.coverage)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A warning that travels in the answer: a stable code and a sentence a person can act on."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Shares of the predicted time by where the knowledge came from; they sum to 1."""
+
+    measured: float = 0.0
+    learned: float = 0.0
+    analytic: float = 0.0
+    fallback: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The answer to one request.
+
+    `time_breakdown_s` sums to `iteration_time_s.value`, `memory_breakdown_bytes` to `device_peak_bytes.value`,
+    `energy_breakdown_j` to `energy_j.value`. Energy is per iteration over all devices of the plan, scope `device`.
+    """
+
+    iteration_time_s: Interval
+    throughput_samples_per_s: Interval
+    device_peak_bytes: Interval
+    allocator_peak_bytes: Interval
+    fits: bool
+    energy_j: Interval
+    average_power_w: Interval
+    time_breakdown_s: Mapping[str, float]
+    memory_breakdown_bytes: Mapping[str, float]
+    energy_breakdown_j: Mapping[str, float]
+    coverage: Coverage
+    bundle: str
+    graph: str
+    device: str
+    device_count: int = 1
+    capacity_bytes: float = 0.0
+    out_of_range: bool = False
+    warnings: tuple[Notice, ...] = field(default=())
+    schema: str = PREDICTION_SCHEMA
