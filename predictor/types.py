@@ -130,3 +130,34 @@ class Prediction:
     out_of_range: bool = False
     warnings: tuple[Notice, ...] = field(default=())
     schema: str = PREDICTION_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class OpCostRow:
+    """All equal ops of an iteration: what they cost and why.
+
+    bound: `compute`, `memory`, `launch` or `network`, whichever sets the physical floor.
+    source: `learned`, `analytic` or `fallback`.
+    """
+
+    op_type: str
+    family: str
+    kind: str
+    phase: str
+    count: int
+    time_s: float
+    share_fraction: float
+    floor_s: float
+    flops: int
+    moved_bytes: int
+    bound: str
+    source: str
+    example_node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A prediction with its op groups, most expensive first."""
+
+    prediction: Prediction
+    rows: tuple[OpCostRow, ...]
