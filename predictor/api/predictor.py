@@ -1,0 +1,188 @@
+"""Predictor: request -> graph -> program -> costs -> prediction, each step remembered.
+
+Thread-safe (memos lock, everything else is frozen), picklable (by its bundle's path) and deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from predictor.api.answer import explain_program, assemble
+from predictor.api.sources import Binding, GraphSources
+from predictor.cache import Memo
+from predictor.compose.time import ProgramCosts, price_program
+from predictor.errors import InvalidPlan, InvalidRequest, PerfcastError
+from predictor.features.graph import Graph
+from predictor.features.work import Program
+from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.models.bundle import Bundle
+from predictor.models.memory import MemoryModel
+from predictor.models.op_time import OpTimeModel
+from predictor.models.power import PowerModel
+from predictor.request import PredictionRequest
+from predictor.types import Explanation, Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A request with every name looked up."""
+
+    request: PredictionRequest
+    graph: Graph
+    program: Program
+    device: DeviceSpec
+    cluster: ClusterSpec | None
+    costs: ProgramCosts
+
+
+class Predictor:
+    """Predicts time, memory and energy from one bundle of trained models."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._op_time = OpTimeModel.from_bundle(bundle)
+        self._memory = MemoryModel.from_bundle(bundle)
+        self._power = PowerModel.from_bundle(bundle)
+        self._sources = GraphSources()
+        self._programs: Memo[Hashable, Program] = Memo(512)
+        self._costs: Memo[Hashable, ProgramCosts] = Memo(2048)
+        self._answers: Memo[Hashable, Prediction] = Memo(65536)
+
+    @classmethod
+    def load(cls, bundle: str | Path | None = None) -> Predictor:
+        """The predictor of the bundle at that path, or of the one that ships. Raises InvalidBundle."""
+        return cls(Bundle.load(bundle))
+
+    @property
+    def bundle_id(self) -> str:
+        """Identity of the trained models; echoed in every answer."""
+        return self._bundle.id
+
+    def add_graph(self, data: bytes) -> str:
+        """Stores a model without its weights; the returned id can be a request's `graph`. Raises InvalidGraph."""
+        return self._sources.add(data)
+
+    def predict(self, request: PredictionRequest) -> Prediction:
+        """Time, memory and energy of one iteration.
+
+        Raises InvalidInput (and its subclasses) for what cannot be priced, CoverageMissing with `strict`.
+        A job that does not fit is an answer with `fits = False`.
+        """
+        key = self._request_key(request)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answer(self._resolve(request))
+            self._answers.put(key, answer)
+        return answer
+
+    def predict_many(self, requests: Iterable[PredictionRequest]) -> list[Prediction | PerfcastError]:
+        """Answers in order; a request that fails holds its error instead and never fails the rest."""
+        answers: list[Prediction | PerfcastError] = []
+        for request in requests:
+            try:
+                answers.append(self.predict(request))
+            except PerfcastError as error:
+                answers.append(error)
+        return answers
+
+    def explain(self, request: PredictionRequest) -> Explanation:
+        """The prediction with its op groups, most expensive first."""
+        resolved = self._resolve(request)
+        prediction = self.predict(request)
+        return Explanation(prediction, explain_program(resolved.program, resolved.costs))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Predictor.load, (self._bundle.path,)
+
+    def _answer(self, resolved: Resolved) -> Prediction:
+        return assemble(
+            resolved.request,
+            program=resolved.program,
+            costs=resolved.costs,
+            device=resolved.device,
+            cluster=resolved.cluster,
+            memory_model=self._memory,
+            power_model=self._power,
+            bundle_id=self.bundle_id,
+        )
+
+    def _resolve(self, request: PredictionRequest) -> Resolved:
+        from predictor.hardware.catalog import find_device
+
+        device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
+        cluster = _cluster(request, device)
+        binding = Binding(_local_batch(request), request.dims, request.input_shapes)
+        graph = self._sources.graph(request.graph, binding)
+        options = (request.mode, request.precision, request.optimizer, request.runtime, request.strict)
+        program_key = (graph.fingerprint, *options)
+        program = self._programs.get_or(program_key, lambda: _program(graph, request))
+        costs = self._costs.get_or(
+            (program_key, _device_key(device)), lambda: price_program(program, device, self._op_time)
+        )
+        return Resolved(request, graph, program, device, cluster, costs)
+
+    def _request_key(self, request: PredictionRequest) -> Hashable:
+        device = request.device if isinstance(request.device, str) else _device_key(request.device)
+        cluster = request.cluster if isinstance(request.cluster, str | None) else repr(request.cluster)
+        binding = Binding(request.batch, request.dims, request.input_shapes)
+        return (
+            self._sources.key(request.graph),
+            device,
+            binding.key,
+            (request.mode, request.precision, request.optimizer, request.runtime),
+            request.plan,
+            cluster,
+            request.power_limit_w,
+            request.strict,
+        )
+
+
+def _device_key(device: DeviceSpec) -> Hashable:
+    return repr(device)
+
+
+def _program(graph: Graph, request: PredictionRequest) -> Program:
+    from predictor.features.program import build_program
+
+    return build_program(
+        graph,
+        mode=request.mode,
+        precision=request.precision,
+        optimizer=request.optimizer,
+        runtime=request.runtime,
+        strict=request.strict,
+    )
+
+
+def _local_batch(request: PredictionRequest) -> int | None:
+    replicas = request.plan.dp
+    if replicas == 1 or isinstance(request.graph, Graph):
+        return request.batch
+    if request.batch is None:
+        raise InvalidRequest(
+            f"plan: {replicas} replicas share the global batch, and no batch is given; add --batch N", field="batch"
+        )
+    if request.batch % replicas:
+        below = request.batch // replicas * replicas
+        near = f"{below} or {below + replicas}" if below else str(replicas)
+        raise InvalidPlan(
+            f"plan: batch {request.batch} does not divide over dp={replicas} replicas; try batch {near}", field="batch"
+        )
+    return request.batch // replicas
+
+
+def _cluster(request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:
+    from predictor.hardware.catalog import default_cluster, find_cluster
+
+    count = request.plan.device_count
+    if request.cluster is None:
+        return default_cluster(device, count) if count > 1 else None
+    cluster = find_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    if count > cluster.device_count:
+        raise InvalidPlan(
+            f"plan: {count} devices, but cluster {cluster.id} has {cluster.device_count}; lower dp or name a larger one",
+            field="plan.dp",
+        )
+    return cluster
