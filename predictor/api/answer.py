@@ -1,18 +1,116 @@
-"""The last step: costs of one program become a Prediction, its warnings and its explanation."""
+"""The last step: costs of one program become a Prediction with its warnings."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-
-from predictor.compose.energy import compose_energy
-from predictor.compose.memory import compose_memory
+from predictor.compose.energy import EnergyCost, compose_energy
+from predictor.compose.memory import MemoryCost, compose_memory
 from predictor.compose.time import ProgramCosts, TimeCost, compose_time
-from predictor.features.work import OpWork, Program
+from predictor.features.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import MemoryModel
-from predictor.models.power import PowerModel
+from predictor.models.power import PowerModel, time_factor_under_cap
 from predictor.request import PredictionRequest
-from predictor.types import Notice, OpCostRow, Prediction
+from predictor.types import Notice, Prediction
+from predictor.units import format_bytes
 
-# Shares of time below this are not worth a warning.
+# Shares of the time below this are not worth a warning.
 _NOTABLE_FRACTION = 0.02
+
+
+def assemble(
+    request: PredictionRequest,
+    *,
+    program: Program,
+    costs: ProgramCosts,
+    device: DeviceSpec,
+    cluster: ClusterSpec | None,
+    memory_model: MemoryModel,
+    power_model: PowerModel,
+    bundle_id: str,
+) -> Prediction:
+    """The prediction of a priced program."""
+    plan = request.plan
+    time = compose_time(
+        program,
+        costs,
+        runtime=request.runtime,
+        plan=plan,
+        cluster=cluster,
+        slowdown=time_factor_under_cap(program, costs, device, request.power_limit_w),
+    )
+    memory = compose_memory(program, device, plan, memory_model)
+    energy = compose_energy(program, costs, time, device, plan, request.power_limit_w, power_model)
+    return Prediction(
+        iteration_time_s=time.iteration,
+        throughput_samples_per_s=time.iteration.inverse(program.batch * plan.dp),
+        device_peak_bytes=memory.device_peak,
+        allocator_peak_bytes=memory.allocator_peak,
+        fits=memory.fits,
+        energy_j=energy.energy_j,
+        average_power_w=energy.average_power_w,
+        time_breakdown_s=time.breakdown_s,
+        memory_breakdown_bytes=memory.breakdown_bytes,
+        energy_breakdown_j=energy.breakdown_j,
+        coverage=time.coverage,
+        bundle=bundle_id,
+        graph=program.fingerprint,
+        device=device.id,
+        device_count=plan.device_count,
+        capacity_bytes=memory.capacity_bytes,
+        out_of_range=time.out_of_range_fraction > _NOTABLE_FRACTION or memory.out_of_range or energy.out_of_range,
+        warnings=tuple(_notices(request, program, time, memory, energy, device, cluster)),
+    )
+
+
+def _notices(
+    request: PredictionRequest,
+    program: Program,
+    time: TimeCost,
+    memory: MemoryCost,
+    energy: EnergyCost,
+    device: DeviceSpec,
+    cluster: ClusterSpec | None,
+) -> list[Notice]:
+    found: list[Notice] = []
+    unknown = sorted({op.op_type for op in program.ops if not op.covered})
+    if unknown:
+        found.append(
+            Notice(
+                "OP_FALLBACK",
+                f"no work rule for {', '.join(unknown)}: priced by bytes moved, "
+                f"{time.coverage.fallback:.1%} of the time",
+            )
+        )
+    if time.out_of_range_fraction > _NOTABLE_FRACTION:
+        found.append(
+            Notice(
+                "TIME_OUT_OF_RANGE",
+                f"{time.out_of_range_fraction:.0%} of the time lies outside what the time model was trained on "
+                f"(device {device.id}, precision {request.precision}, mode {request.mode}): trust the order of "
+                "magnitude and the interval, not the digits",
+            )
+        )
+    if memory.out_of_range:
+        found.append(Notice("MEMORY_OUT_OF_RANGE", "peak memory lies outside what the memory model was trained on"))
+    if energy.out_of_range:
+        found.append(Notice("POWER_OUT_OF_RANGE", "power lies outside what the power model was trained on"))
+    if not memory.fits:
+        found.append(
+            Notice(
+                "DOES_NOT_FIT",
+                f"needs {format_bytes(memory.device_peak.value)} of {format_bytes(memory.capacity_bytes)} usable on "
+                f"{device.id}: lower the batch, or split over more devices",
+            )
+        )
+    if device.estimated_fields:
+        fields = ", ".join(device.estimated_fields)
+        found.append(Notice("DEVICE_ESTIMATED", f"{device.id}: no document states {fields}; filled by rule"))
+    if cluster is not None and request.cluster is None:
+        found.append(
+            Notice(
+                "CLUSTER_ASSUMED",
+                f"no cluster given: {cluster.devices_per_node} devices a node over {cluster.intra_node.kind}, "
+                f"nodes over {cluster.inter_node.kind}",
+            )
+        )
+    return found

@@ -6,10 +6,11 @@ Thread-safe (memos lock, everything else is frozen), picklable (by its bundle's 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from predictor.api.answer import explain_program, assemble
+from predictor.api.answer import assemble
+from predictor.api.explain import explain_program
 from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
 from predictor.compose.time import ProgramCosts, price_program

@@ -14,9 +14,9 @@ from math import fsum
 import numpy as np
 
 from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
-from predictor.features.work import Phase, Program
-from predictor.hardware.spec import ClusterSpec
-from predictor.models.op_time import OpCosts
+from predictor.features.work import OpWork, Phase, Program
+from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.models.op_time import OpCosts, OpTimeModel
 from predictor.parallel.data_parallel import schedule_gradients
 from predictor.parallel.plan import Plan
 from predictor.types import Coverage, Interval, Runtime
@@ -53,6 +53,14 @@ class TimeCost:
     out_of_range_fraction: float
     communication_bytes: float
     device_busy_s: float
+
+
+def price_program(program: Program, device: DeviceSpec, model: OpTimeModel) -> ProgramCosts:
+    """Prices each distinct work of the program once."""
+    position: dict[OpWork, int] = {}
+    index = np.array([position.setdefault(op.work, len(position)) for op in program.ops], dtype=np.intp)
+    launches = sum(op.work.launch_count for op in program.ops)
+    return ProgramCosts(model.costs(tuple(position), device), index, launches)
 
 
 def compose_time(
