@@ -47,7 +47,9 @@ def data_root(root: Path | None = None) -> Path:
     if chosen is None:
         raise InvalidData(f"no folder with raw measurements: give --root DIR or set {ENVIRONMENT_ROOT}")
     if not chosen.is_dir():
-        raise InvalidData(f"{chosen}: not a folder; expected one that holds the sources, e.g. {chosen}/neusight")
+        raise InvalidData(
+            f"{chosen}: not a folder; expected one that holds the sources, e.g. {chosen}/neusight"
+        )
     return chosen
 
 
@@ -56,7 +58,8 @@ def build_corpus(
 ) -> tuple[CorpusEntry, ...]:
     """Writes `out`/<source>.parquet for every source (or those in `only`) and the index `out`/corpus.json.
 
-    Raises InvalidData (absent or altered file), UnknownName (source), OutputNotWritable. Each file appears whole or not at all.
+    Raises InvalidData (absent or altered file), UnknownName (source), OutputNotWritable. Each file appears
+    whole or not at all.
     """
     folder = data_root(root)
     manifest = load_manifest()
@@ -69,7 +72,11 @@ def build_corpus(
         progress(name, done, len(names))
         entries.append(_build(manifest[name], folder, out))
     progress("corpus", len(names), len(names))
-    kept = [entry for entry in read_index(out) if entry.source not in names] if (out / INDEX_NAME).exists() else []
+    kept = (
+        [entry for entry in read_index(out) if entry.source not in names]
+        if (out / INDEX_NAME).exists()
+        else []
+    )
     index = {entry.source: {"rows": entry.rows, "sha256": entry.sha256} for entry in [*kept, *entries]}
     text = json.dumps({"schema": SCHEMA_VERSION, "sources": index}, indent=1, sort_keys=True) + "\n"
     _write_whole(out / INDEX_NAME, lambda path: path.write_text(text, encoding="utf-8"))
@@ -84,8 +91,12 @@ def read_index(corpus: Path) -> tuple[CorpusEntry, ...]:
     except (OSError, ValueError) as error:
         raise InvalidData(f"{path}: cannot be read ({error}); run `perfcast corpus build` first") from None
     if index.get("schema") != SCHEMA_VERSION:
-        raise InvalidData(f"{path}: schema {index.get('schema')!r}, expected {SCHEMA_VERSION!r}; build the corpus again")
-    return tuple(CorpusEntry(name, item["rows"], item["sha256"]) for name, item in sorted(index["sources"].items()))
+        raise InvalidData(
+            f"{path}: schema {index.get('schema')!r}, expected {SCHEMA_VERSION!r}; build the corpus again"
+        )
+    return tuple(
+        CorpusEntry(name, item["rows"], item["sha256"]) for name, item in sorted(index["sources"].items())
+    )
 
 
 def read_source(corpus: Path, source: str) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Where each source comes from and what its files must be: facts only, the rows stay with their publishers."""
+"""Where each source comes from and what its files must be: facts, not the rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Source:
             actual = file_sha256(path)
             if actual != file.sha256:
                 raise InvalidData(
-                    f"{path}: sha256 is {actual}, expected {file.sha256}; fetch it again from {self.repository} at {self.commit}",
+                    f"{path}: sha256 is {actual}, expected {file.sha256}; "
+                    f"fetch it again from {self.repository} at {self.commit}",
                     file=path,
                     expected=file.sha256,
                     actual=actual,

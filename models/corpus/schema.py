@@ -1,7 +1,7 @@
 """The one schema every measurement is written in, whatever its publisher called it.
 
-A row says: `subject` (what ran) on `device` in `configuration` had `value` `unit` of `quantity`, as seen by `scope`.
-`device_group` and `model_group` are what leave-one-group-out evaluation holds out; they are never features.
+A row says: `subject` (what ran) on `device` in `configuration` had `value` `unit` of `quantity`, as seen by
+`scope`. `device_group` and `model_group` are what leave-one-group-out evaluation holds out, never features.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ COLUMNS: Mapping[str, str] = {
 """Column -> polars type name.
 
 subject: model or op name; subject_kind: `op` or `model`. device: catalogue id. configuration: canonical JSON
-(`canonical`) of everything else that was fixed in the run: for ops the work (`predictor.features.work_json`), for models
-batch, precision, optimizer, power limit ... quantity: a key of UNITS. scope: who looked (see SCOPES).
+(`canonical`) of everything else that was fixed in the run: for ops the work, for models batch, precision,
+optimizer, power limit ... quantity: a key of UNITS. scope: who looked (see SCOPES).
 device_group: the chip. model_group: the model family, or the op family.
 """
 
@@ -50,7 +50,7 @@ UNITS: Mapping[str, str] = {
 """Quantity -> the one unit it is stored in."""
 
 SCOPES = frozenset({"kernel_and_dispatch", "host_wall", "allocator", "device_monitor", "gpu_board"})
-"""kernel_and_dispatch: device events around one call; device_monitor: the vendor's tool, runtime context included."""
+"""kernel_and_dispatch: device events around one call. device_monitor: vendor's tool, context included."""
 
 
 def canonical(configuration: Mapping[str, object]) -> str:
@@ -77,8 +77,12 @@ def conform(frame: pl.DataFrame, source: str) -> pl.DataFrame:
             raise InvalidData(f"source {source}: {quantity} in {unit!r}; expected one of {dict(UNITS)}")
     strange = sorted(set(frame["scope"].unique()) - SCOPES)
     if strange:
-        raise InvalidData(f"source {source}: scope {strange[0]!r}; expected one of {', '.join(sorted(SCOPES))}")
+        raise InvalidData(
+            f"source {source}: scope {strange[0]!r}; expected one of {', '.join(sorted(SCOPES))}"
+        )
     wrong = frame.filter(~(pl.col("value").is_finite() & (pl.col("value") > 0)))
     if wrong.height:
-        raise InvalidData(f"source {source}: {wrong.height} values are not above 0, first {wrong['value'][0]}")
+        raise InvalidData(
+            f"source {source}: {wrong.height} values are not above 0, first {wrong['value'][0]}"
+        )
     return frame.sort(list(COLUMNS))
