@@ -1,0 +1,1 @@
+"""Reference models in plain torch, written for perfcast's examples and tests."""
