@@ -3,9 +3,9 @@
     python examples/export_examples.py [NAME ...]
 
 Needs the extra `torch`. ResNet-50, MobileNetV2 and U-Net go through the TorchScript exporter, the
-transformers through the `torch.export` one, so that the examples show both styles in the wild. Stripping keeps
-every shape and type and replaces the weights by a reference to `weights.bin`, a file that does not exist and
-that perfcast never opens.
+transformers through the `torch.export` one, so that the examples show both styles in the wild. Stripping
+keeps every shape and type and replaces the weights by a reference to `weights.bin`, a file that does not
+exist and that perfcast never opens.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def export(example: Example) -> bytes:
     count = sum(parameter.numel() for parameter in module.parameters())
     if count != example.parameters:
         raise ValueError(f"{type(module).__name__} has {count:,} parameters; expected {example.parameters:,}")
-    # As after training, no two tensors are equal: the exporters merge equal ones, and parameters would be lost.
+    # As after training, no two tensors are equal: the exporters merge equal ones and lose parameters.
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.is_floating_point():
             tensor.data.uniform_(0.5, 1.5)
