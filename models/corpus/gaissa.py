@@ -1,0 +1,74 @@
+"""GAISSA (SEAA 2023): average board power of TensorFlow training of image classifiers, batch 32, binary
+classes.
+
+Images are 128 x 128: the published GFLOPs per image match that size for all five networks (ResNet-50 at 224
+has 7.73 GFLOP, times (128/224)^2 = 2.52, the published number); MobileNetV2's 0.064 is width 0.5. TensorFlow
+multiplies in TF32 on the RTX 3090 by default. About 30 runs per (network, card); runs stay single rows. Card
+names carry the limit in W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from predictor.models.corpus.schema import canonical
+
+if TYPE_CHECKING:
+    import polars as pl
+
+DEVICES: Mapping[str, str] = {
+    "NVIDIA GeForce RTX 3090": "rtx-3090",
+    "NVIDIA GeForce GTX 750 Ti": "gtx-750-ti",
+}
+"""The publisher's names -> catalogue ids."""
+
+IMAGE_SIZE = 128
+_PRECISION: Mapping[str, str] = {"rtx-3090": "tf32", "gtx-750-ti": "fp32"}
+_CHIP: Mapping[str, str] = {"rtx-3090": "rtx3090", "gtx-750-ti": "gtx750ti"}
+
+
+def read(folder: Path) -> pl.DataFrame:
+    """Two rows per run: `average_power` (W) and `energy` (J) of the whole run, both gpu_board."""
+    import polars as pl
+
+    raw = pl.read_csv(folder / "dl-training-energy-consumption.csv").sort("gpu model", "architecture", "run")
+    device = pl.col("gpu model").replace_strict(DEVICES)
+    common = raw.select(
+        subject=pl.col("architecture"),
+        subject_kind=pl.lit("model"),
+        device=device,
+        configuration=pl.struct(
+            device=device,
+            batch="batch size",
+            limit="max power limit (W)",
+            images="total seen images",
+            run="run",
+        ).map_elements(_configuration, return_dtype=pl.String),
+        source=pl.lit("gaissa-seaa2023-training"),
+        scope=pl.lit("gpu_board"),
+        device_group=device.replace_strict(_CHIP),
+        model_group=pl.col("architecture"),
+    )
+    power = common.with_columns(
+        quantity=pl.lit("average_power"), unit=pl.lit("W"), value=raw["average power draw (W)"]
+    )
+    energy = common.with_columns(quantity=pl.lit("energy"), unit=pl.lit("J"), value=raw["energy (MJ)"] * 1e6)
+    return pl.concat([power, energy])
+
+
+def _configuration(row: Mapping[str, object]) -> str:
+    return canonical(
+        {
+            "batch": row["batch"],
+            "image_size": IMAGE_SIZE,
+            "images": row["images"],
+            "mode": "train",
+            # Keras' Adam default; the publisher names no optimizer and power hardly depends on it.
+            "optimizer": "adam",
+            "power_limit_w": row["limit"],
+            "precision": _PRECISION[str(row["device"])],
+            "run": row["run"],
+        }
+    )
