@@ -1,5 +1,4 @@
-"""GAISSA (SEAA 2023): average board power of TensorFlow training of image classifiers, batch 32, binary
-classes.
+"""GAISSA (SEAA 2023): average board power of TensorFlow training of five image classifiers at batch 32.
 
 Images are 128 x 128: the published GFLOPs per image match that size for all five networks (ResNet-50 at 224
 has 7.73 GFLOP, times (128/224)^2 = 2.52, the published number); MobileNetV2's 0.064 is width 0.5. TensorFlow

@@ -1,13 +1,14 @@
-"""GPUMemNet: peak device memory of training steps of timm models on one A100-40GB (nvidia-smi, runtime
-context included).
+"""GPUMemNet: peak device memory of training steps of timm models on one A100-40GB.
+
+Read by nvidia-smi, so the runtime context is included.
 
 What one row holds: FP32 training of the model at its default image size with SGD momentum (timm's default),
 batch 8 to 128. The publisher states neither precision nor optimizer: FP32 follows from the magnitudes (and
 the file's own FakeTensor estimates); the optimizer is timm's default, and a second state tensor would exceed
 the measured memory of the parameter-heavy models at batch 8.
 
-667 of 4,330 rows are runs that most likely crashed (`oom_suspect`: the estimate exceeds the measurement or 39 GB), and
-a few more fall with growing batch, the same sign. Both are dropped: what they hold is no more than a lower
+667 of 4,330 rows are runs that most likely crashed (`oom_suspect`: the estimate exceeds the
+measurement or 39 GB), and a few more fall with growing batch, the same sign. Both are dropped: what they hold is no more than a lower
 bound.
 """
 

@@ -17,8 +17,11 @@ from predictor.models.corpus.schema import canonical
 if TYPE_CHECKING:
     import polars as pl
 
-DEVICES: Mapping[str, str] = {"v100": "v100-pcie-32gb", "rtx6000": "quadro-rtx-6000", "p100":
-"p100-pcie-16gb"}
+DEVICES: Mapping[str, str] = {
+    "v100": "v100-pcie-32gb",
+    "rtx6000": "quadro-rtx-6000",
+    "p100": "p100-pcie-16gb",
+}
 """The publisher's names -> catalogue ids."""
 
 
@@ -26,26 +29,29 @@ def read(folder: Path) -> pl.DataFrame:
     """Two rows per run: `average_power` (gpu_board, W) and `epoch_time` (host_wall, s)."""
     import polars as pl
 
-    raw = pl.read_csv(folder / "power_all.csv").sort("gpu", "dataset", "network", "batch_size", "optimizer",
-    "power_limit") common = raw.select(
+    keys = ("gpu", "dataset", "network", "batch_size", "optimizer", "power_limit")
+    raw = pl.read_csv(folder / "power_all.csv").sort(*keys)
+    common = raw.select(
         subject=pl.col("network"),
         subject_kind=pl.lit("model"),
         device=pl.col("gpu").replace_strict(DEVICES),
-        configuration=pl.struct("dataset", "batch_size", "optimizer", "power_limit").map_elements(
-            _configuration, return_dtype=pl.String
-        ),
+        configuration=pl.struct(keys[1], *keys[3:]).map_elements(_configuration, return_dtype=pl.String),
         source=pl.lit("zeus-nsdi23"),
         device_group=pl.col("gpu"),
         # Both BERT workloads run one network; they leave together.
         model_group=pl.col("network"),
     )
     power = common.with_columns(
-        quantity=pl.lit("average_power"), unit=pl.lit("W"), scope=pl.lit("gpu_board"),
-        value=raw["average_power"]
+        quantity=pl.lit("average_power"),
+        unit=pl.lit("W"),
+        scope=pl.lit("gpu_board"),
+        value=raw["average_power"],
     )
     time = common.with_columns(
-        quantity=pl.lit("epoch_time"), unit=pl.lit("s"), scope=pl.lit("host_wall"),
-        value=raw["time_per_epoch"]
+        quantity=pl.lit("epoch_time"),
+        unit=pl.lit("s"),
+        scope=pl.lit("host_wall"),
+        value=raw["time_per_epoch"],
     )
     return pl.concat([power, time])
 
