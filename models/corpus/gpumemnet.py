@@ -8,8 +8,8 @@ the file's own FakeTensor estimates); the optimizer is timm's default, and a sec
 the measured memory of the parameter-heavy models at batch 8.
 
 667 of 4,330 rows are runs that most likely crashed (`oom_suspect`: the estimate exceeds the
-measurement or 39 GB), and a few more fall with growing batch, the same sign. Both are dropped: what they hold is no more than a lower
-bound.
+measurement or 39 GB), and a few more fall with growing batch, the same sign. Both are dropped: what they hold
+is no more than a lower bound.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ FAMILIES: Mapping[str, str] = {
     "mixnet": "efficientnet",
     "mobileone": "mobileone",
     "xception": "xception",
-    "nasnet": "nasnet",
     "mobilevit": "mobilevit",
     "mobilenet": "mobilenet",
     "fbnet": "mobilenet",
     "hardcorenas": "mobilenet",
     "mnasnet": "mobilenet",
     "spnasnet": "mobilenet",
+    "nasnet": "nasnet",
     "coatne": "coatnet",
     "maxvit": "maxvit",
     "maxxvit": "maxvit",
