@@ -1,6 +1,6 @@
 """Graphs described in Python: architecture-search candidates, published configurations, test cases.
 
-Neither torch nor a file is needed. The result is weightless ONNX bytes that take the same path as any exported model:
+Neither torch nor a file is needed. The result is weightless ONNX bytes that take the same path as any export:
 
     b = GraphBuilder()
     x = b.input("image", ("batch", 3, 224, 224))
@@ -8,8 +8,8 @@ Neither torch nor a file is needed. The result is weightless ONNX bytes that tak
     x = b.linear(b.flatten(b.global_pool(x)), 1000)
     onnx_bytes = b.build([x])
 
-A dimension is a number or a symbol (str). `reshape` takes 0 for "as in the input" and -1 for "the rest", so one
-description serves every batch size.
+A dimension is a number or a symbol (str). `reshape` takes 0 for "as in the input" and -1 for "the rest", so
+that one description serves every batch size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Pair = int | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Handle of a value in a GraphBuilder; `shape` may hold symbols, or None where a size is unknown until bound."""
+    """Handle of a value in a GraphBuilder; `shape` may hold symbols, and None where only binding tells."""
 
     name: str
     shape: tuple[Dim, ...]
@@ -143,7 +143,7 @@ class GraphBuilder:
     # Products
 
     def linear(self, x: Tensor, features: int, *, bias: bool = True, weight: Tensor | None = None) -> Tensor:
-        """x @ W (+ b) over the last dimension; Gemm for matrices, MatMul + Add otherwise, as exporters write it."""
+        """x @ W (+ b) over the last dimension: Gemm for matrices, else MatMul + Add, as exporters write it."""
         shape = (x.size(-1), features)
         weight = weight or self.parameter(shape, "linear.weight")
         if x.rank == 2:

@@ -1,7 +1,8 @@
 """Output types of one node, from ONNX's own C++ inference, with what is known about its inputs.
 
-Whole-model inference gives up at ConstantOfShape, Range, Expand, Pad and Mod because it does not carry the constants
-that our folding knows. Asked node by node, with those constants handed in, the same C++ rules answer (7 µs a node).
+Whole-model inference gives up at ConstantOfShape, Range, Expand, Pad and Mod because it does not carry the
+constants that our folding knows. Asked node by node, with those constants handed in, the same C++ rules answer
+(7 µs a node).
 """
 
 from __future__ import annotations

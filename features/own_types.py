@@ -1,7 +1,7 @@
 """Output types of ops that ONNX's inference does not know: two standard functions and common contrib ops.
 
-A rule takes the node's input types (None for an omitted one) and its integer attributes, and returns output types in
-order. A new op is one decorated function.
+A rule takes the node's input types (None for an omitted one) and its integer attributes, and returns output
+types in order. A new op is one decorated function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensors without their payload: what a weight looks like once its numbers are gone.
 
-A dropped payload becomes an external-data reference to a file that is never written, so that the model stays valid
-ONNX for checkers and viewers, and every reader of ours treats it like any model whose weight file is absent.
+A dropped payload becomes an external-data reference to a file that is never written: viewers still open the
+model, and every reader of ours treats it like any model whose weight file is absent.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def external_tensor(name: str, elem_type: int, dims: Sequence[int]) -> TensorPro
 def drop_payloads(model: ModelProto) -> None:
     """Removes, in place, every payload that no shape can depend on.
 
-    Kept: integers and booleans up to 1 KiB, single elements, and the float sizes of Resize. Walks nested graphs,
-    functions and tensor attributes.
+    Kept: integers and booleans up to 1 KiB, single elements, and the float sizes of Resize. Walks nested
+    graphs, functions and tensor attributes.
     """
     for graph in _graphs(model.graph):
         sizes = _float_sizes(graph.node)
