@@ -15,11 +15,13 @@
     ├── InvalidBundle           3  a bundle that is damaged or of another feature schema
     ├── InvalidData             3  measurements that are absent or not what their hash says
     ├── OutputNotWritable       3
-    ├── Unavailable             6  the server cannot be reached, is starting or draining
+    ├── Unavailable             6  UNAVAILABLE: the server cannot be reached, is starting or draining
+    │   ├── Overloaded             RESOURCE_EXHAUSTED: too many calls or streams at once
+    │   └── Unauthenticated        UNAUTHENTICATED: the server wants another token
     └── AccuracyGateFailed      7
 
 `reason` is the stable code that travels in gRPC ErrorInfo; `metadata` holds the dynamic parts as strings.
-`predictor.cli.exit_codes` and `predictor.serve.status` map these classes; nothing else does.
+`exit_code` is the CLI's answer; `predictor.wire.status` maps the classes to gRPC codes and back; nothing else does.
 """
 
 from __future__ import annotations
@@ -144,6 +146,18 @@ class Unavailable(PerfcastError):
 
     reason = "UNAVAILABLE"
     exit_code = 6
+
+
+class Overloaded(Unavailable):
+    """The server has as many calls or streams as it takes; try again later."""
+
+    reason = "OVERLOADED"
+
+
+class Unauthenticated(Unavailable):
+    """The server wants a token, or another one."""
+
+    reason = "UNAUTHENTICATED"
 
 
 class AccuracyGateFailed(PerfcastError):

@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = sorted(str(path.relative_to(ROOT / "proto")) for path in (ROOT / "proto/predictor/v1").glob("*.proto"))
+PROTOS = ROOT / "proto"
+SOURCES = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.glob("predictor/v1/*.proto"))
 
 
 def _protoc(*outputs: str) -> None:
@@ -22,7 +23,8 @@ def _protoc(*outputs: str) -> None:
     if spec is None or spec.origin is None:
         raise SystemExit("googleapis-common-protos is missing: pip install -e '.[dev,server]'")
     includes = ("-I", "proto", "-I", str(Path(spec.origin).parents[2]))
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *includes, *outputs, *SOURCES], cwd=ROOT, check=True)
+    command = [sys.executable, "-m", "grpc_tools.protoc", *includes, *outputs, *SOURCES]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def _generate(target: Path) -> None:
@@ -35,7 +37,11 @@ def _lint(folder: Path) -> None:
     _protoc(f"--descriptor_set_out={image}", "--include_imports", "--include_source_info")
     buf = Path(sys.executable).with_name("buf")
     if buf.exists():
-        subprocess.run([str(buf), "lint", str(image), "--config", "proto/buf.yaml"], cwd=ROOT, check=True)
+        done = subprocess.run(
+            [str(buf), "lint", str(image), "--config", "proto/buf.yaml"], cwd=ROOT, check=False
+        )
+        if done.returncode:
+            raise SystemExit(done.returncode)
 
 
 def main() -> int:
