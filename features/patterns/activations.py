@@ -1,0 +1,54 @@
+"""Activations that are one kernel in the framework and several operators in a file."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from predictor.features.graph import Node
+from predictor.features.patterns.language import Builder, Match, rule
+
+
+def _unary(domain: str, op_type: str, **attributes: str) -> Builder:
+    def build(match: Match) -> tuple[Node, ...]:
+        return (match.node(domain, op_type, (match.captures["x"],), **attributes),)
+
+    return build
+
+
+# 0.5 may multiply the input, the gate or the product.
+_HALVED = ("Mul(Mul(x, {gate}), #)", "Mul(x, Mul({gate}, #))", "Mul(Mul(x, #), {gate})")
+_CUBE = ("Pow(x, #)", "Mul(x, Mul(x, x))")
+_TANH_GATES = (
+    *(f"Add(Tanh(Mul(Add(x, Mul({cube}, #)), #)), #)" for cube in _CUBE),
+    # x (1 + 0.0447 x^2), as some transformer code writes it.
+    "Add(Tanh(Mul(Mul(x, #), Add(Mul(Mul(x, #), x), #))), #)",
+    "Add(Tanh(Mul(Mul(x, #), Add(Mul(Mul(x, x), #), #))), #)",
+)
+_RELU6 = "Clip(Add(x, #), #, #)"
+
+RULES = (
+    rule(
+        "gelu_erf",
+        tuple(shape.format(gate="Add(Erf(Div|Mul(x, #)), #)") for shape in _HALVED),
+        _unary("perfcast", "Gelu", spelling="erf"),
+    ),
+    rule(
+        "gelu_tanh",
+        tuple(shape.format(gate=gate) for shape, gate in product(_HALVED, _TANH_GATES)),
+        _unary("perfcast", "Gelu", spelling="tanh"),
+    ),
+    rule("gelu_quick", ("Mul(x, Sigmoid(Mul(x, #)))",), _unary("perfcast", "Gelu", spelling="quick")),
+    rule("silu", ("Mul(x, Sigmoid(x))",), _unary("perfcast", "Silu", spelling="sigmoid")),
+    rule("mish", ("Mul(x, Tanh(Softplus(x)))",), _unary("perfcast", "Mish", spelling="softplus")),
+    rule(
+        "hard_swish",
+        (
+            "Mul(x, HardSigmoid(x))",
+            f"Div|Mul(Mul(x, {_RELU6}), #)",
+            f"Mul(x, Div|Mul({_RELU6}, #))",
+        ),
+        _unary("", "HardSwish"),
+    ),
+    # The linear branch for large inputs belongs to the same kernel.
+    rule("softplus", ("Where(Greater(x, #), x, Softplus(x))",), _unary("", "Softplus")),
+)

@@ -1,0 +1,102 @@
+"""Layer, RMS and group normalisation written with reductions and pointwise operators."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from predictor.features.dtype import DType
+from predictor.features.graph import Node
+from predictor.features.patterns.language import Builder, Match, rule
+
+_VARIANCES = (
+    "Add(ReduceMean(Pow(d, #)), #)",
+    "Add(ReduceMean(Mul(d, d)), #)",
+    "Add(ReduceMean(Pow(Sub(x, ReduceMean(x)), #)), #)",
+)
+_CENTRED = "d@Sub(x, m@ReduceMean(x))"
+_SCALINGS = (
+    "Div({value}, Sqrt({variance}))",
+    "Mul({value}, Reciprocal(Sqrt({variance})))",
+    "Mul({value}, Div(#, Sqrt({variance})))",
+    "Mul({value}, Pow({variance}, #))",
+)
+_LAYER = tuple(
+    scaling.format(value=_CENTRED, variance=variance) for scaling, variance in product(_SCALINGS, _VARIANCES)
+)
+_RMS = tuple(
+    scaling.format(value="Cast?(x)", variance=f"Add(m@ReduceMean({square}), #)")
+    for scaling, square in product(_SCALINGS, ("Pow(Cast?(x), #)", "Mul(x, x)"))
+)
+
+
+def _first_reduced_axis(match: Match) -> int | None:
+    """The axis from which on everything was reduced; None when other axes were."""
+    full, mean = match.shape("x"), match.shape("m")
+    if len(mean) != len(full):
+        return None
+    reduced = [axis for axis, (size, left) in enumerate(zip(full, mean, strict=True)) if left == 1 != size]
+    if not reduced or reduced != list(range(reduced[0], len(full))):
+        return None
+    return reduced[0]
+
+
+def _row_norm(op_type: str) -> Builder:
+    def build(match: Match) -> tuple[Node, ...] | None:
+        axis = _first_reduced_axis(match)
+        if axis is None:
+            return None
+        row = match.shape("x")[axis:]
+        weights = [match.captures[name] for name in ("w", "b") if name in match.captures]
+        if any(match.draft.values[name].elements != match.draft.values[weights[0]].elements for name in weights):
+            return None
+        if weights and match.draft.shape(weights[0])[-len(row) :] != row:
+            return None
+        if not weights:
+            # ONNX asks for a scale; a constant of ones, as the exporters write it from opset 17 on.
+            ones = match.draft.new_value(f"{match.root.outputs[0]}.scale", row, DType.FLOAT32, like="")
+            match.draft.buffers.add(ones)
+            weights = [ones]
+        return (match.node("", op_type, (match.captures["x"], *weights), axis=axis - len(match.shape("x"))),)
+
+    return build
+
+
+def _group_norm(match: Match) -> tuple[Node, ...] | None:
+    draft, source, grouped = match.draft, match.shape("x"), match.shape("g")
+    if len(source) < 3 or len(grouped) < 3 or grouped[0] != source[0] or source[1] % grouped[1]:
+        return None
+    weights = []
+    for name in ("w", "b"):
+        value = match.captures[name]
+        made_by = draft.node(value)
+        if made_by is not None and made_by.op_type == "Unsqueeze":
+            value = made_by.inputs[0]
+        if draft.values[value].elements not in (source[1], grouped[1]):
+            return None
+        weights.append(value)
+    inputs = (match.captures["x"], *weights)
+    return (match.node("", "GroupNormalization", inputs, num_groups=grouped[1]),)
+
+
+_INSTANCE = "Reshape(InstanceNormalization(g@Reshape(x, _), {scale}, {bias}), _)"
+
+RULES = (
+    rule(
+        "layer_norm",
+        (
+            *(f"Add(Mul(Cast?({core}), $w), $b)" for core in _LAYER),
+            *(f"Mul(Cast?({core}), $w)" for core in _LAYER),
+            *_LAYER,
+        ),
+        _row_norm("LayerNormalization"),
+    ),
+    rule("rms_norm", (*(f"Mul(Cast?({core}), $w)" for core in _RMS), *_RMS), _row_norm("RMSNormalization")),
+    rule(
+        "group_norm",
+        (
+            f"Add(Mul({_INSTANCE.format(scale='_', bias='_')}, $w), $b)",
+            _INSTANCE.format(scale="$w", bias="$b"),
+        ),
+        _group_norm,
+    ),
+)
