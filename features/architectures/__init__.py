@@ -1,0 +1,68 @@
+"""Published architectures as graphs: no torch, no file, a name and its sizes are enough.
+
+    onnx_bytes = architecture("gpt2_large", batch=4, sequence=1024)
+
+The bytes go through `read_graph` like any exported model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from predictor.errors import UnknownName
+from predictor.features.architectures.switch import SwitchConfig, switch_transformer
+from predictor.features.architectures.transformer import (
+    Head,
+    Style,
+    TransformerConfig,
+    bert_like,
+    gpt2_like,
+    opt_like,
+    transformer,
+)
+
+__all__ = [
+    "ARCHITECTURES",
+    "Head",
+    "Style",
+    "SwitchConfig",
+    "TransformerConfig",
+    "architecture",
+    "switch_transformer",
+    "transformer",
+]
+
+_TRANSFORMERS = {
+    "gpt2": gpt2_like(12, 768, 12),
+    "gpt2_medium": gpt2_like(24, 1024, 16),
+    "gpt2_large": gpt2_like(36, 1280, 20),
+    "gpt2_xl": gpt2_like(48, 1600, 25),
+    # NeuSight's shapes under these names; they differ from the sizes in the GPT-3 paper.
+    "gpt3_xl": gpt2_like(24, 3072, 24, positions=2048),
+    "gpt3_27": gpt2_like(32, 2560, 32, positions=2048),
+    "opt_13": opt_like(24, 2048, 32),
+    "bert_base": bert_like(12, 768, 12),
+    "bert_base_spans": bert_like(12, 768, 12, Head.SPANS),
+    "bert_base_pretraining": bert_like(12, 768, 12, Head.PRETRAINING),
+    "bert_large": bert_like(24, 1024, 16),
+    "bert_large_pretraining": bert_like(24, 1024, 16, Head.PRETRAINING),
+}
+_SWITCHES = {
+    "switchxl4": SwitchConfig(layers=24, width=1024, heads=32, head_width=128, hidden=16384),
+    # google/switch-base with four experts; NeuSight ships no configuration of that name.
+    "switch4": SwitchConfig(layers=12, width=768, heads=12, head_width=64, hidden=3072),
+}
+
+ARCHITECTURES: Mapping[str, Callable[..., bytes]] = {
+    **{name: partial(transformer, config) for name, config in _TRANSFORMERS.items()},
+    **{name: partial(switch_transformer, config) for name, config in _SWITCHES.items()},
+}
+"""Name -> builder of ONNX bytes. All take `batch`; transformers also `sequence` and `loss`."""
+
+
+def architecture(name: str, **options: object) -> bytes:
+    """ONNX bytes of a published architecture. Raises UnknownName with near names."""
+    if name not in ARCHITECTURES:
+        raise UnknownName.among("architecture", name, ARCHITECTURES)
+    return ARCHITECTURES[name](**options)
