@@ -19,8 +19,7 @@ Domain `perfcast`:
     FusedPointwise(inputs...) -> escaping outputs   (Runtime.COMPILED only)
                                                  kinds: comma-joined op types, flops: int (total), op_count: int
 
-Every fused node also carries `eager_kernel_count`: kernels launched had the block been written with single operators
-(the exported form of nn.GELU("tanh") and of a hand-written one is the same; fused is assumed).
+Every fused node also carries `eager_kernel_count`: kernels launched had the block been written with single operators.
 
 Marks:
     Transpose, perfcast_view = 1                 only strides change; nothing is copied

@@ -6,6 +6,7 @@ from itertools import product
 
 from predictor.features.graph import Node
 from predictor.features.patterns.language import Builder, Match, rule
+from predictor.types import Runtime
 
 
 def _unary(domain: str, op_type: str, **attributes: str) -> Builder:
@@ -24,6 +25,11 @@ _TANH_GATES = (
     "Add(Tanh(Mul(Mul(x, #), Add(Mul(Mul(x, #), x), #))), #)",
     "Add(Tanh(Mul(Mul(x, #), Add(Mul(Mul(x, x), #), #))), #)",
 )
+# torch spells its own tanh form in two ways, one per exporter: 0.5 on the product with the cube as two products,
+# and 0.5 on the gate with the cube as a power. Any other spelling was written by hand and runs kernel by kernel
+# in eager mode (GPT-2's code has 0.5 on the input).
+_TANH_EXPORTED = (_HALVED[0].format(gate=_TANH_GATES[1]), _HALVED[1].format(gate=_TANH_GATES[0]))
+_TANH_ANY = tuple(shape.format(gate=gate) for shape, gate in product(_HALVED, _TANH_GATES))
 _RELU6 = "Clip(Add(x, #), #, #)"
 
 RULES = (
@@ -32,10 +38,12 @@ RULES = (
         tuple(shape.format(gate="Add(Erf(Div|Mul(x, #)), #)") for shape in _HALVED),
         _unary("perfcast", "Gelu", spelling="erf"),
     ),
+    rule("gelu_tanh", _TANH_EXPORTED, _unary("perfcast", "Gelu", spelling="tanh")),
     rule(
-        "gelu_tanh",
-        tuple(shape.format(gate=gate) for shape, gate in product(_HALVED, _TANH_GATES)),
+        "gelu_tanh_by_hand",
+        tuple(spelling for spelling in _TANH_ANY if spelling not in _TANH_EXPORTED),
         _unary("perfcast", "Gelu", spelling="tanh"),
+        runtimes=(Runtime.COMPILED,),
     ),
     rule("gelu_quick", ("Mul(x, Sigmoid(Mul(x, #)))",), _unary("perfcast", "Gelu", spelling="quick")),
     rule("silu", ("Mul(x, Sigmoid(x))",), _unary("perfcast", "Silu", spelling="sigmoid")),
