@@ -1,9 +1,9 @@
 """Switch Transformer (Fedus et al. 2021): T5 encoder and decoder whose every second feed-forward has experts.
 
 Follows the eager HuggingFace implementation, with every expert run one after the other on a buffer of
-`capacity` tokens per sample, as NeuSight traced it. Two things are simpler: an expert's tokens are picked by TopK
-over its mask (a boolean index has a shape that depends on data), and the table of relative positions is stored
-instead of recomputed (some fifteen kernels on (length, length) integers, twice per pass).
+`capacity` tokens per sample, as NeuSight traced it. Two things are simpler: an expert's tokens are picked by
+TopK over its mask (a boolean index has a shape that depends on data), and the table of relative positions is
+stored instead of recomputed (some fifteen kernels on (length, length) integers, twice per pass).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GPT-2, OPT and BERT from their published configurations, as the eager HuggingFace implementations run them.
 
-Attention is written out (product, scale, mask, softmax, product). Dropout stands where the implementations drop
-in training; it costs nothing in inference. `loss` appends the cross entropy over `labels`.
+Attention is written out (product, scale, mask, softmax, product). Dropout stands where the implementations
+drop in training; it costs nothing in inference. `loss` appends the cross entropy over `labels`.
 """
 
 from __future__ import annotations
