@@ -25,9 +25,9 @@ _TANH_GATES = (
     "Add(Tanh(Mul(Mul(x, #), Add(Mul(Mul(x, #), x), #))), #)",
     "Add(Tanh(Mul(Mul(x, #), Add(Mul(Mul(x, x), #), #))), #)",
 )
-# torch spells its own tanh form in two ways, one per exporter: 0.5 on the product with the cube as two products,
-# and 0.5 on the gate with the cube as a power. Any other spelling was written by hand and runs kernel by kernel
-# in eager mode (GPT-2's code has 0.5 on the input).
+# torch spells its own tanh form in two ways, one per exporter: 0.5 on the product with the cube as two
+# products, and 0.5 on the gate with the cube as a power. Any other spelling was written by hand and runs
+# kernel by kernel in eager mode (GPT-2's code has 0.5 on the input).
 _TANH_EXPORTED = (_HALVED[0].format(gate=_TANH_GATES[1]), _HALVED[1].format(gate=_TANH_GATES[0]))
 _TANH_ANY = tuple(shape.format(gate=gate) for shape, gate in product(_HALVED, _TANH_GATES))
 _RELU6 = "Clip(Add(x, #), #, #)"
