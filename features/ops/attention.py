@@ -1,0 +1,166 @@
+"""Scaled dot-product attention in one kernel, and what surrounds it.
+
+FLOPs of the two products: 2 * B * H * pairs * (D + Dv), where `pairs` counts the scores that are computed: Lq * Lk, or
+the lower triangle when causal (fused kernels skip the rest). The gradient recomputes the scores: 2 * B * H * pairs *
+(3 D + 2 Dv). Traffic is q, k, v and the result; scores stay on the chip, one FP32 number per row is kept.
+"""
+
+from __future__ import annotations
+
+from predictor.errors import InvalidGraph
+from predictor.features.graph import Value
+from predictor.features.op_view import OpView, element_bits
+from predictor.features.ops.matmul import contract
+from predictor.features.ops.parts import STATISTIC_BYTES, gradient_of, pointwise, size_of
+from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.work import AttentionShape, Contraction, Family, OpWork, Phase
+
+# Per score: scale, maximum, subtract, exp, sum, divide; backward: exp again, two products, a sum, a difference.
+_FORWARD_FLOPS = 6
+_BACKWARD_FLOPS = 8
+
+
+def computed_pairs(shape: AttentionShape) -> int:
+    """Scores per head; a causal mask is aligned at the last key."""
+    full = shape.q_length * shape.kv_length
+    if not shape.causal:
+        return full
+    hidden = min(shape.q_length, shape.kv_length)
+    return full - hidden * (hidden - 1) // 2
+
+
+def fused_attention(op: OpView, shape: AttentionShape, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> OpWork:
+    """Forward work of one fused kernel."""
+    return _work(op, shape, reads, writes, Phase.FORWARD)
+
+
+def _work(
+    op: OpView, shape: AttentionShape, reads: tuple[Value, ...], writes: tuple[Value, ...], phase: Phase
+) -> OpWork:
+    backward = phase is Phase.BACKWARD
+    scores = shape.batch * shape.heads * computed_pairs(shape)
+    widths = (3, 2) if backward else (1, 1)
+    statistics = shape.batch * shape.heads * shape.q_length * STATISTIC_BYTES
+    return OpWork(
+        family=Family.ATTENTION,
+        kind="attention",
+        phase=phase,
+        compute=op.matrix_compute(0),
+        shape=shape,
+        element_bits=element_bits(reads),
+        matrix_flops=2 * scores * (widths[0] * shape.head_dim + widths[1] * shape.value_dim),
+        vector_flops=scores * (_BACKWARD_FLOPS if backward else _FORWARD_FLOPS),
+        read_bytes=size_of(reads) + (statistics if backward else 0),
+        write_bytes=size_of(writes) + (statistics if op.training and not backward else 0),
+        # Backward: one pass for the row sums of output times gradient, one for dQ, dK, dV.
+        launch_count=2 if backward else 1,
+    )
+
+
+def _shape(op: OpView) -> AttentionShape:
+    """From (q, k, v) with heads as an own axis [B, H, L, D], or folded [B, L, H*D] with the heads as attributes."""
+    q, k, v = op.input(0), op.input(1), op.input(2)
+    causal = bool(op.integer("causal") or op.integer("is_causal") or op.integer("unidirectional"))
+    heads = op.integer("heads") or op.integer("q_num_heads") or op.integer("num_heads")
+    kv_heads = op.integer("kv_heads") or op.integer("kv_num_heads") or heads
+    if len(q.shape) == 4 and len(k.shape) == 4 and len(v.shape) == 4:
+        return AttentionShape(
+            q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], causal
+        )
+    if len(q.shape) != 3 or len(k.shape) != 3 or len(v.shape) != 3 or not heads:
+        raise InvalidGraph(
+            f"{op.op_type}: query, key and value have shapes {q.shape}, {k.shape}, {v.shape}; expected [batch, heads, "
+            "length, width] or [batch, length, heads * width] with the number of heads as an attribute"
+        )
+    return AttentionShape(
+        q.shape[0],
+        heads,
+        kv_heads,
+        q.shape[1],
+        k.shape[1],
+        q.shape[2] // heads,
+        v.shape[2] // kv_heads,
+        causal,
+    )
+
+
+def _operands(op: OpView, *indices: int) -> tuple[Value, ...]:
+    values = [op.input(index) for index in (0, 1, 2)]
+    values += [value for index in indices if (value := op.optional(index)) is not None]
+    return tuple({value.name: value for value in values}.values())
+
+
+@WORK_RULES.register("perfcast", "Attention")
+@WORK_RULES.register("", "Attention", since=23)
+def attention(op: OpView) -> tuple[OpWork, ...]:
+    """(q, k, v[, mask])."""
+    return (fused_attention(op, _shape(op), _operands(op, 3), (op.output(),)),)
+
+
+@BACKWARD_RULES.register("perfcast", "Attention")
+@BACKWARD_RULES.register("", "Attention", since=23)
+def attention_backward(op: OpView) -> Backward:
+    """Keeps q, k, v, the result and one number per row."""
+    shape, out = _shape(op), op.output()
+    operands = _operands(op, 3)
+    writes = tuple(gradient_of(op.input(index)) for index in (0, 1, 2))
+    work = _work(op, shape, (gradient_of(out), out, *operands), writes, Phase.BACKWARD)
+    rows = shape.batch * shape.heads * shape.q_length * STATISTIC_BYTES
+    return Backward((work,), (*(value.name for value in operands), out.name), rows)
+
+
+@WORK_RULES.register("com.microsoft", "MultiHeadAttention")
+def multi_head_attention(op: OpView) -> tuple[OpWork, ...]:
+    """(query, key, value[, bias]) after the projections."""
+    return (fused_attention(op, _shape(op), _operands(op, 3), (op.output(),)),)
+
+
+@WORK_RULES.register("com.microsoft", "GroupQueryAttention")
+def group_query_attention(op: OpView) -> tuple[OpWork, ...]:
+    """(query, key, value, past key, past value, ...): causal, keys are the past ones and the new ones."""
+    q, k, v, past = op.input(0), op.input(1), op.input(2), op.optional(3)
+    heads, kv_heads = op.integer("num_heads", 1), op.integer("kv_num_heads", 1)
+    length = k.shape[1] + (past.shape[2] if past is not None and len(past.shape) == 4 else 0)
+    width = q.shape[2] // heads
+    shape = AttentionShape(q.shape[0], heads, kv_heads, q.shape[1], length, width, v.shape[2] // kv_heads, True)
+    return (fused_attention(op, shape, _operands(op, 3, 4), op.present_outputs),)
+
+
+@WORK_RULES.register("com.microsoft", "Attention")
+def projected_attention(op: OpView) -> tuple[OpWork, ...]:
+    """(x, weight [in, 3 * hidden], bias, ...): the joint projection, then attention."""
+    data, weight = op.input(0), op.input(1)
+    samples, length, width = data.shape
+    columns = weight.shape[1]
+    heads = op.integer("num_heads", 1)
+    head_dim = columns // 3 // heads
+    projected = Value("projected", (samples, length, columns), data.dtype)
+    product = contract(
+        op,
+        "linear",
+        Contraction(1, samples * length, columns, width),
+        reads=tuple(value for value in (data, weight, op.optional(2)) if value is not None),
+        writes=(projected,),
+        compute=op.matrix_compute(0, 1),
+        bias_elements=projected.elements,
+    )
+    causal = bool(op.integer("unidirectional"))
+    shape = AttentionShape(samples, heads, heads, length, length, head_dim, head_dim, causal)
+    return product, fused_attention(op, shape, (projected,), (op.output(),))
+
+
+@WORK_RULES.register("", "RotaryEmbedding", since=23)
+@WORK_RULES.register("com.microsoft", "RotaryEmbedding")
+def rotary(op: OpView) -> tuple[OpWork, ...]:
+    """Pairs rotated by an angle: two products and a sum per element."""
+    return (pointwise(op, "rotary", 3),)
+
+
+@BACKWARD_RULES.register("", "RotaryEmbedding", since=23)
+@BACKWARD_RULES.register("com.microsoft", "RotaryEmbedding")
+def rotary_backward(op: OpView) -> Backward:
+    """The inverse rotation; keeps the tables only."""
+    tables = op.present_inputs[1:]
+    reads = (gradient_of(op.output()), *tables)
+    work = pointwise(op, "rotary", 3, reads=reads, writes=(op.input(0),), phase=Phase.BACKWARD)
+    return Backward((work,), tuple(value.name for value in tables))

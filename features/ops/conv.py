@@ -1,0 +1,139 @@
+"""Convolutions: Conv, ConvTranspose and the integer forms, any number of spatial dimensions.
+
+FLOPs 2 * N * C_out * prod(out) * C_in/groups * prod(kernel) (for the transposed form with in and out exchanged); the
+data gradient and the weight gradient ask for the same number. Padding only matters through the output's shape.
+A bias is a second, elementwise kernel, as frameworks run it on GPUs, unless `perfcast_fused_bias` = 1 says otherwise.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from predictor.features.dtype import Compute
+from predictor.features.graph import Value
+from predictor.features.op_view import OpView, element_bits
+from predictor.features.ops.parts import pointwise, row_work, size_of, weight_bytes
+from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.work import Convolution, Family, OpWork, Phase, Rows
+
+FORWARD = "forward"
+DATA_GRADIENT = "data_gradient"
+WEIGHT_GRADIENT = "weight_gradient"
+
+
+def geometry(op: OpView, data: Value, weight: Value, out: Value) -> Convolution:
+    """Shape facts of the forward convolution."""
+    transposed = op.op_type == "ConvTranspose"
+    groups = op.integer("group", 1)
+    rank = len(data.shape) - 2
+    return Convolution(
+        samples=data.shape[0],
+        in_channels=data.shape[1],
+        out_channels=out.shape[1],
+        groups=groups,
+        in_spatial=data.shape[2:],
+        out_spatial=out.shape[2:],
+        kernel=op.integers("kernel_shape", weight.shape[2:]),
+        strides=op.integers("strides", (1,) * rank),
+        dilations=op.integers("dilations", (1,) * rank),
+        transposed=transposed,
+    )
+
+
+def conv_flops(shape: Convolution) -> int:
+    """2 per multiply-add of the direct algorithm."""
+    points = prod(shape.in_spatial if shape.transposed else shape.out_spatial)
+    pairs = shape.in_channels * shape.out_channels // shape.groups
+    return 2 * shape.samples * points * pairs * prod(shape.kernel)
+
+
+def _kind(shape: Convolution) -> str:
+    if shape.transposed:
+        return "conv_transpose"
+    if shape.groups == 1:
+        return "conv"
+    return "depthwise_conv" if shape.groups == shape.in_channels else "grouped_conv"
+
+
+def _convolve(
+    op: OpView,
+    shape: Convolution,
+    compute: Compute,
+    pass_name: str,
+    reads: tuple[Value, ...],
+    write: Value,
+) -> OpWork:
+    return OpWork(
+        family=Family.CONVOLUTION,
+        kind=_kind(shape),
+        phase=Phase.FORWARD if pass_name == FORWARD else Phase.BACKWARD,
+        compute=compute,
+        shape=Convolution(
+            samples=shape.samples,
+            in_channels=shape.in_channels,
+            out_channels=shape.out_channels,
+            groups=shape.groups,
+            in_spatial=shape.in_spatial,
+            out_spatial=shape.out_spatial,
+            kernel=shape.kernel,
+            strides=shape.strides,
+            dilations=shape.dilations,
+            pass_name=pass_name,
+            transposed=shape.transposed,
+        ),
+        element_bits=element_bits([*reads, write]),
+        matrix_flops=conv_flops(shape),
+        vector_flops=0,
+        read_bytes=size_of(reads),
+        write_bytes=write.size_bytes,
+        parameter_bytes=weight_bytes(op, reads),
+    )
+
+
+@WORK_RULES.register("", "Conv", "ConvTranspose")
+def conv(op: OpView) -> tuple[OpWork, ...]:
+    """The convolution, and the bias added in place."""
+    data, weight, out, bias = op.input(0), op.input(1), op.output(), op.optional(2)
+    shape = geometry(op, data, weight, out)
+    main = _convolve(op, shape, op.matrix_compute(0, 1), FORWARD, (data, weight), out)
+    if bias is None or op.integer("perfcast_fused_bias"):
+        return (main,)
+    return main, pointwise(op, "bias", 1, reads=(out, bias), writes=(out,))
+
+
+@BACKWARD_RULES.register("", "Conv", "ConvTranspose")
+def conv_backward(op: OpView) -> Backward:
+    """Data gradient (not where the input is the batch itself), weight gradient, and the bias's sum."""
+    data, weight, out = op.input(0), op.input(1), op.output()
+    shape, compute = geometry(op, data, weight, out), op.matrix_compute(0, 1)
+    works: list[OpWork] = []
+    saves: list[str] = []
+    if op.wants_gradient(0):
+        works.append(_convolve(op, shape, compute, DATA_GRADIENT, (out, weight), data))
+        saves.append(weight.name)
+    if op.wants_gradient(1):
+        works.append(_convolve(op, shape, compute, WEIGHT_GRADIENT, (out, data), weight))
+        saves.append(data.name)
+    if op.wants_gradient(2):
+        bias = op.input(2)
+        rows = Rows(bias.elements, max(1, out.elements // max(1, bias.elements)))
+        works.append(
+            row_work(op, Family.REDUCTION, "sum", rows, 1, reads=(out,), writes=(bias,), phase=Phase.BACKWARD)
+        )
+    return Backward(tuple(works), tuple(saves))
+
+
+@WORK_RULES.register("", "ConvInteger")
+def conv_integer(op: OpView) -> tuple[OpWork, ...]:
+    """INT8 convolution with INT32 result."""
+    data, weight, out = op.input(0), op.input(1), op.output()
+    shape = geometry(op, data, weight, out)
+    return (_convolve(op, shape, Compute.INT8, FORWARD, (data, weight), out),)
+
+
+@WORK_RULES.register("", "QLinearConv")
+def conv_quantised(op: OpView) -> tuple[OpWork, ...]:
+    """INT8 convolution; inputs are (x, scale, zero, w, scale, zero, y scale, y zero[, bias])."""
+    data, weight, out = op.input(0), op.input(3), op.output()
+    shape = geometry(op, data, weight, out)
+    return (_convolve(op, shape, Compute.INT8, FORWARD, (data, weight), out),)

@@ -1,0 +1,126 @@
+"""The optimizer step as data: the passes over all parameters that torch's `foreach` implementations launch, and the
+single pass of the fused (compiled) ones. Numbers of tensors read and written per pass are counted in
+torch/optim/{sgd,adam}.py; a pass is one multi-tensor kernel over every parameter of one type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from predictor.features.dtype import DType
+from predictor.features.graph import Value
+from predictor.features.op_view import vector_compute
+from predictor.features.work import Elements, Family, OpWork, Phase
+from predictor.types import Optimizer, Precision, Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One multi-tensor kernel: parameter-sized tensors read and written, and FLOPs per element."""
+
+    kind: str
+    reads: int
+    writes: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRule:
+    """An optimizer: its passes, one fused pass, tensors of state per parameter, parameter-sized temporaries."""
+
+    foreach: tuple[Pass, ...]
+    fused: Pass
+    state_count: int
+    temporary_count: int = 0
+
+
+_ADAM_PASSES = (
+    Pass("lerp", 2, 1, 3),
+    Pass("mul", 1, 1, 1),
+    Pass("addcmul", 2, 1, 3),
+    Pass("sqrt", 1, 1, 1),
+    Pass("div", 1, 1, 1),
+    Pass("add", 1, 1, 1),
+    Pass("addcdiv", 3, 1, 3),
+)
+
+RULES: dict[Optimizer, UpdateRule] = {
+    Optimizer.NONE: UpdateRule((), Pass("none", 0, 0, 0), 0),
+    Optimizer.SGD: UpdateRule((Pass("add", 2, 1, 2),), Pass("sgd", 2, 1, 2), 0),
+    Optimizer.MOMENTUM: UpdateRule(
+        (Pass("mul", 1, 1, 1), Pass("add", 2, 1, 1), Pass("add", 2, 1, 2)), Pass("momentum", 3, 2, 4), 1
+    ),
+    # The square root of the second moment is the temporary.
+    Optimizer.ADAM: UpdateRule(_ADAM_PASSES, Pass("adam", 4, 3, 13), 2, 1),
+    Optimizer.ADAMW: UpdateRule((Pass("mul", 1, 1, 1), *_ADAM_PASSES), Pass("adamw", 4, 3, 14), 2, 1),
+}
+
+# Gradients are divided by the loss scale and checked for infinities.
+_UNSCALE = Pass("unscale", 1, 1, 1)
+
+# aten/src/ATen/native/cuda/MultiTensorApply.cuh: tensors and blocks per launch, elements per block. The tensor limit
+# depends on how many lists a kernel takes (1 to 5).
+_TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
+_BLOCKS_PER_LAUNCH = 320
+_ELEMENTS_PER_BLOCK = 65536
+
+
+def launch_count(sizes: Sequence[int], lists: int) -> int:
+    """Kernels that one pass over tensors of these sizes launches."""
+    limit = _TENSORS_PER_LAUNCH[min(lists, len(_TENSORS_PER_LAUNCH)) - 1]
+    blocks = sum(-(-size // _ELEMENTS_PER_BLOCK) for size in sizes)
+    return max(-(-len(sizes) // limit), -(-blocks // _BLOCKS_PER_LAUNCH))
+
+
+def optimizer_work(
+    parameters: Iterable[Value], optimizer: Optimizer, *, precision: Precision, runtime: Runtime
+) -> tuple[OpWork, ...]:
+    """The step over all parameters, one OpWork per pass and parameter type, in order.
+
+    With AMP the parameters are the FP32 master weights, and a pass unscales the gradients first.
+    """
+    rule = RULES[optimizer]
+    if optimizer is Optimizer.NONE:
+        return ()
+    sizes_by_type: dict[DType, list[int]] = {}
+    for value in parameters:
+        sizes_by_type.setdefault(value.dtype, []).append(value.elements)
+    passes = (rule.fused,) if runtime is Runtime.COMPILED else rule.foreach
+    if precision is Precision.AMP:
+        passes = (_UNSCALE, *passes)
+    return tuple(
+        _pass_work(item, optimizer, dtype, sizes)
+        for dtype, sizes in sorted(sizes_by_type.items(), key=lambda pair: pair[0].value)
+        for item in passes
+    )
+
+
+def _pass_work(item: Pass, optimizer: Optimizer, dtype: DType, sizes: Sequence[int]) -> OpWork:
+    total = sum(sizes)
+    size_bytes = total * dtype.bits // 8
+    return OpWork(
+        family=Family.OPTIMIZER,
+        kind=optimizer.value,
+        phase=Phase.OPTIMIZER,
+        compute=vector_compute((Value("parameter", (total,), dtype),)),
+        shape=Elements(total),
+        element_bits=dtype.bits,
+        matrix_flops=0,
+        vector_flops=item.flops * total,
+        read_bytes=item.reads * size_bytes,
+        write_bytes=item.writes * size_bytes,
+        parameter_bytes=size_bytes,
+        launch_count=launch_count(sizes, max(item.reads, item.writes)),
+    )
+
+
+def state_bytes(parameters: Iterable[Value], optimizer: Optimizer) -> int:
+    """Persistent optimizer state: as many tensors of the parameter's type as the rule keeps."""
+    return RULES[optimizer].state_count * sum(value.size_bytes for value in parameters)
+
+
+def temporary_bytes(parameters: Iterable[Value], optimizer: Optimizer, runtime: Runtime) -> int:
+    """Bytes that the step allocates for its own duration."""
+    count = 0 if runtime is Runtime.COMPILED else RULES[optimizer].temporary_count
+    return count * sum(value.size_bytes for value in parameters)

@@ -1,0 +1,23 @@
+"""Ops without tensor inputs worth reading: constants, shapes, ranges, random numbers."""
+
+from __future__ import annotations
+
+from predictor.features.op_view import OpView
+from predictor.features.ops.parts import copy
+from predictor.features.rules import WORK_RULES
+from predictor.features.work import OpWork
+
+
+@WORK_RULES.register("", "Constant", "Shape", "Size", "SequenceEmpty", "SequenceConstruct", "SequenceAt")
+@WORK_RULES.register("", "SequenceLength", "OptionalHasElement", "SplitToSequence", "ConcatFromSequence")
+def known(op: OpView) -> tuple[OpWork, ...]:
+    """Known before anything runs, or a list of tensors: no kernel."""
+    return ()
+
+
+@WORK_RULES.register("", "ConstantOfShape", "Range", "EyeLike", "Bernoulli", "Multinomial")
+@WORK_RULES.register("", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
+@WORK_RULES.register("", "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix")
+def generate(op: OpView) -> tuple[OpWork, ...]:
+    """Writes its output."""
+    return (copy(op, "fill", reads=(), writes=(op.output(),)),)
