@@ -1,6 +1,6 @@
 """Errors <-> google.rpc.Status with ErrorInfo: one table, read in both directions.
 
-A client gets back the class, message and metadata that the server raised. Anything that is not a PerfcastError
+A client gets back class, message and metadata as the server raised them. Anything that is not a PerfcastError
 is a bug: its text stays on the server and the caller gets the request id to look it up.
 """
 

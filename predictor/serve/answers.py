@@ -1,0 +1,122 @@
+"""Candidates in, messages out: the predictor behind the wire, with uploaded models and remembered answers.
+
+An answer depends on the candidate and the bundle alone, so the serialized candidate is its key. That makes a
+repeated question cost its transport and little more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from predictor.cache import Memo
+from predictor.errors import PerfcastError, UnknownGraph
+from predictor.features.strip import strip_model
+from predictor.protocol import Forecaster
+from predictor.request import PredictionRequest
+from predictor.serve.graph_store import GraphStore, StoredModel
+from predictor.types import Explanation, Prediction
+from predictor.v1 import candidate_pb2, prediction_pb2
+from predictor.wire.prediction import prediction_to_proto
+from predictor.wire.request import request_from_proto
+
+Result = TypeVar("Result")
+
+# About 2 KiB each.
+_REMEMBERED = 16384
+
+
+class Answers:
+    """A forecaster that speaks predictor.v1."""
+
+    def __init__(self, predictor: Forecaster, store: GraphStore) -> None:
+        self._predictor = predictor
+        self._store = store
+        self._memo: Memo[bytes, prediction_pb2.Prediction] = Memo(_REMEMBERED)
+
+    @property
+    def bundle_id(self) -> str:
+        """Identity of the trained models."""
+        return self._predictor.bundle_id
+
+    def predict(self, candidate: candidate_pb2.Candidate) -> prediction_pb2.Prediction:
+        """The answer to one candidate. Raises PerfcastError."""
+        key = _key(candidate)
+        found = self._memo.get(key) if key else None
+        if found is None:
+            request = request_from_proto(candidate)
+            found = prediction_to_proto(self._with_models(request, self._predictor.predict))
+            if key:
+                self._memo.put(key, found)
+        return found
+
+    def predict_many(
+        self, candidates: Sequence[candidate_pb2.Candidate]
+    ) -> list[prediction_pb2.Prediction | PerfcastError]:
+        """Answers in order; a candidate that fails holds its error."""
+        results: list[prediction_pb2.Prediction | PerfcastError | None] = []
+        pending: list[tuple[int, bytes, PredictionRequest]] = []
+        for index, candidate in enumerate(candidates):
+            key = _key(candidate)
+            found: prediction_pb2.Prediction | PerfcastError | None = self._memo.get(key) if key else None
+            if found is None:
+                try:
+                    pending.append((index, key, request_from_proto(candidate)))
+                except PerfcastError as error:
+                    found = error
+            results.append(found)
+        if pending:
+            requests = [request for _, _, request in pending]
+            for (index, key, _), answer in zip(pending, self._price(requests), strict=True):
+                if isinstance(answer, PerfcastError):
+                    results[index] = answer
+                    continue
+                results[index] = message = prediction_to_proto(answer)
+                if key:
+                    self._memo.put(key, message)
+        return [result for result in results if result is not None]
+
+    def explain(self, candidate: candidate_pb2.Candidate) -> Explanation:
+        """The prediction with its op groups. Raises PerfcastError."""
+        return self._with_models(request_from_proto(candidate), self._predictor.explain)
+
+    def add_graph(self, data: bytes) -> StoredModel:
+        """Stores an uploaded model. Raises InvalidGraph."""
+        stripped = strip_model(data)
+        return self._store.put(self._predictor.add_graph(stripped), stripped)
+
+    def _price(self, requests: Sequence[PredictionRequest]) -> list[Prediction | PerfcastError]:
+        answers = self._predictor.predict_many(requests)
+        missing: dict[object, list[int]] = {}
+        for index, answer in enumerate(answers):
+            if isinstance(answer, UnknownGraph):
+                missing.setdefault(requests[index].graph, []).append(index)
+        # Model by model, because a predictor keeps a limited number of them.
+        for indices in missing.values():
+            if self._restore(requests[indices[0]]):
+                again = self._predictor.predict_many([requests[index] for index in indices])
+                for index, answer in zip(indices, again, strict=True):
+                    answers[index] = answer
+        return answers
+
+    def _with_models(self, request: PredictionRequest, ask: Callable[[PredictionRequest], Result]) -> Result:
+        try:
+            return ask(request)
+        except UnknownGraph:
+            if not self._restore(request):
+                raise
+            return ask(request)
+
+    def _restore(self, request: PredictionRequest) -> bool:
+        """Gives the predictor a model that this or another worker has stored."""
+        if not isinstance(request.graph, str):
+            return False
+        data = self._store.read(request.graph)
+        return data is not None and self._predictor.add_graph(data) == request.graph
+
+
+def _key(candidate: candidate_pb2.Candidate) -> bytes:
+    """The candidate's identity; empty for inline models, which are too large to be remembered as keys."""
+    if candidate.graph.WhichOneof("source") != "model_id":
+        return b""
+    return candidate.SerializeToString(deterministic=True)
