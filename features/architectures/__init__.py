@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from predictor.errors import UnknownName
+from predictor.features.architectures.cnn import mobilenet_v2, resnet50, shufflenet_v2, vgg16
+from predictor.features.architectures.recurrent import deepspeech2
+from predictor.features.architectures.separable_cnn import nasnet_mobile, xception
 from predictor.features.architectures.switch import SwitchConfig, switch_transformer
 from predictor.features.architectures.transformer import (
     Head,
@@ -57,8 +60,16 @@ _SWITCHES = {
 ARCHITECTURES: Mapping[str, Callable[..., bytes]] = {
     **{name: partial(transformer, config) for name, config in _TRANSFORMERS.items()},
     **{name: partial(switch_transformer, config) for name, config in _SWITCHES.items()},
+    "deepspeech2": deepspeech2,
+    "mobilenet_v2": mobilenet_v2,
+    "nasnet_mobile": nasnet_mobile,
+    "resnet50": resnet50,
+    "shufflenet_v2": shufflenet_v2,
+    "vgg16": vgg16,
+    "xception": xception,
 }
-"""Name -> builder of ONNX bytes. All take `batch`; transformers also `sequence` and `loss`."""
+"""Name -> builder of ONNX bytes. All take `batch`; transformers also `sequence` and `loss`, image models
+`image` and `classes`, deepspeech2 `frames`."""
 
 
 def architecture(name: str, **options: object) -> bytes:
