@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeAlias
 
 from predictor.errors import InvalidRequest
 from predictor.features.architectures.layers import (
@@ -24,6 +25,8 @@ from predictor.features.architectures.layers import (
 )
 from predictor.features.builder import GraphBuilder, Tensor
 from predictor.features.dtype import DType
+
+_Body: TypeAlias = "Callable[[GraphBuilder, TransformerConfig, Tensor, int | str], tuple[Tensor, ...]]"
 
 
 class Style(StrEnum):
@@ -80,30 +83,33 @@ def transformer(
         )
     b = GraphBuilder(f"{config.style}_{config.layers}x{config.width}")
     ids = b.input("input_ids", (batch, length), DType.INT64)
-    outputs = _MODELS[config.style](b, config, ids)
+    outputs = _MODELS[config.style](b, config, ids, batch)
     if loss:
-        shape = (batch, length) if config.head in (Head.LANGUAGE, Head.PRETRAINING) else (batch,)
-        outputs = (_loss(b, config, outputs, shape),)
+        outputs = (_loss(b, config.head, outputs, (batch, length)),)
     return b.build(outputs)
 
 
-def _loss(
-    b: GraphBuilder, c: TransformerConfig, outputs: tuple[Tensor, ...], shape: tuple[int | str, ...]
-) -> Tensor:
-    labels = b.input("labels", shape, DType.INT64)
+def _loss(b: GraphBuilder, head: Head, outputs: tuple[Tensor, ...], shape: tuple[int | str, int]) -> Tensor:
+    """Cross entropy per head; labels enter as inputs `labels` and, for a second term, `second_labels`."""
+    batch, length = shape
     logits = outputs[0]
-    if c.head is Head.LANGUAGE:
+    if head is Head.LANGUAGE:
         # Position t is scored against token t + 1; the shifted logits are a copy.
-        last = logits.size(1) - 1
-        logits, labels = b.slice(logits, 0, last, axis=1), b.slice(labels, 1, last + 1, axis=1)
-    loss = token_loss(b, logits, labels)
-    if len(outputs) > 1:
-        second = b.input("second_labels", shape[:1], DType.INT64)
-        loss = b.add(loss, token_loss(b, outputs[1], second))
-    return loss
+        labels = b.slice(b.input("labels", shape, DType.INT64), 1, length, axis=1)
+        return token_loss(b, b.slice(logits, 0, length - 1, axis=1), labels)
+    if head is Head.SPANS:
+        start, end = b.split(b.transpose(logits, [0, 2, 1]), 2, axis=1)
+        first = token_loss(b, start, b.input("labels", (batch,), DType.INT64))
+        return b.add(first, token_loss(b, end, b.input("second_labels", (batch,), DType.INT64)))
+    if head is Head.CLASSIFIER:
+        return token_loss(b, logits, b.input("labels", (batch,), DType.INT64))
+    if head is Head.PRETRAINING:
+        words = token_loss(b, logits, b.input("labels", shape, DType.INT64))
+        return b.add(words, token_loss(b, outputs[1], b.input("second_labels", (batch,), DType.INT64)))
+    raise InvalidRequest(f"a model with head {head} has no loss; choose a head with logits", field="loss")
 
 
-def _gpt2(b: GraphBuilder, c: TransformerConfig, ids: Tensor) -> tuple[Tensor, ...]:
+def _gpt2(b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str) -> tuple[Tensor, ...]:
     length = ids.size(1)
     tokens = b.parameter((c.vocabulary, c.width), "tokens")
     positions = b.parameter((c.positions, c.width), "positions")
@@ -124,12 +130,12 @@ def _gpt2(b: GraphBuilder, c: TransformerConfig, ids: Tensor) -> tuple[Tensor, .
     return (projection(b, b.layer_norm(x), c.vocabulary, weight=tokens, bias=False),)
 
 
-def _opt(b: GraphBuilder, c: TransformerConfig, ids: Tensor) -> tuple[Tensor, ...]:
+def _opt(b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str) -> tuple[Tensor, ...]:
     length = ids.size(1)
     tokens = b.parameter((c.vocabulary, c.width), "tokens")
     # The first two rows are reserved by the implementation.
     positions = b.parameter((c.positions + 2, c.width), "positions")
-    mask = b.input("attention_mask", (*ids.shape[:1], length), DType.INT64)
+    mask = b.input("attention_mask", (batch, length), DType.INT64)
     counted = b.sub(b.mul(b.op("CumSum", [mask, b.constant(1)]), mask), b.constant(1))
     places = b.add(counted, b.constant(2))
     x = b.add(embed(b, ids, tokens), embed(b, places, positions))
@@ -159,11 +165,11 @@ def _opt_mask(b: GraphBuilder, mask: Tensor, length: int) -> Tensor:
     return combined
 
 
-def _bert(b: GraphBuilder, c: TransformerConfig, ids: Tensor) -> tuple[Tensor, ...]:
+def _bert(b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str) -> tuple[Tensor, ...]:
     length = ids.size(1)
     tokens = b.parameter((c.vocabulary, c.width), "tokens")
-    segments = b.input("token_type_ids", (*ids.shape[:1], length), DType.INT64)
-    scores_mask = padding_scores(b, b.input("attention_mask", (*ids.shape[:1], length), DType.INT64))
+    segments = b.input("token_type_ids", (batch, length), DType.INT64)
+    scores_mask = padding_scores(b, b.input("attention_mask", (batch, length), DType.INT64))
     x = b.add(embed(b, ids, tokens), embed(b, segments, b.parameter((2, c.width), "segments")))
     positions = b.parameter((c.positions, c.width), "positions")
     x = b.add(x, embed(b, indices(b, (1, length), "position_ids"), positions))
@@ -194,7 +200,7 @@ def _bert_head(b: GraphBuilder, c: TransformerConfig, x: Tensor, tokens: Tensor)
     return (words, projection(b, pooled, 2)) if c.head is Head.PRETRAINING else (words,)
 
 
-_MODELS: dict[Style, Callable[[GraphBuilder, TransformerConfig, Tensor], tuple[Tensor, ...]]] = {
+_MODELS: dict[Style, _Body] = {
     Style.GPT2: _gpt2,
     Style.OPT: _opt,
     Style.BERT: _bert,
