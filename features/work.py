@@ -170,6 +170,10 @@ class MemoryWork:
         input_bytes: the batch itself.
         activation_bytes: at the peak, tensors saved for backward (training) or alive (inference).
         transient_bytes: at the peak, everything else alive: temporaries, gradients of activations.
+        live_peak_bytes: most bytes alive at once over the whole iteration, persistent tensors included.
+        reserved_bytes: what a caching allocator holds after two iterations, kernels' workspace left out.
+        workspace_reserved_bytes: the same when each convolution also takes workspace of its operands' size.
+        large_workspace_reserved_bytes: the same with four times that.
     """
 
     parameter_bytes: int
@@ -179,6 +183,10 @@ class MemoryWork:
     input_bytes: int
     activation_bytes: int
     transient_bytes: int
+    live_peak_bytes: int = 0
+    reserved_bytes: int = 0
+    workspace_reserved_bytes: int = 0
+    large_workspace_reserved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

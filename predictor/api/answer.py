@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from predictor.compose.energy import EnergyCost, compose_energy
+from predictor.compose.energy import EnergyCost, compose_energy, slowdown_under_cap
 from predictor.compose.memory import MemoryCost, compose_memory
 from predictor.compose.time import ProgramCosts, TimeCost, compose_time
 from predictor.features.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import MemoryModel
-from predictor.models.power import PowerModel, time_factor_under_cap
+from predictor.models.power import PowerModel
 from predictor.request import PredictionRequest
 from predictor.types import Notice, Prediction
 from predictor.units import format_bytes
@@ -36,10 +36,14 @@ def assemble(
         runtime=request.runtime,
         plan=plan,
         cluster=cluster,
-        slowdown=time_factor_under_cap(program, costs, device, request.power_limit_w),
+        slowdown=slowdown_under_cap(
+            program, costs, device, request.runtime, request.power_limit_w, power_model
+        ),
     )
     memory = compose_memory(program, device, plan, memory_model)
-    energy = compose_energy(program, costs, time, device, plan, request.power_limit_w, power_model)
+    energy = compose_energy(
+        program, costs, time, device, plan, request.runtime, request.power_limit_w, power_model
+    )
     return Prediction(
         iteration_time_s=time.iteration,
         throughput_samples_per_s=time.iteration.inverse(program.batch * plan.dp),

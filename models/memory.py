@@ -1,0 +1,243 @@
+"""Peak memory of one device: what an allocator reserves for the program, a correction, the runtime.
+
+    device peak = runtime context + communication buffers + reserved * exp(correction)
+
+`reserved` comes from the program's lifetimes run through a caching allocator (features/liveness.py); it holds
+every tensor, rounding and fragmentation. What it cannot know is the library's choice of kernels and their
+workspace: that is the correction, learned from dimensionless features of the program. The runtime context
+(driver, kernels' code, library handles) is a constant of the training rows' stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, log
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.features.work import Convolution, Family, OpWork, Phase, Program
+from predictor.hardware.spec import DeviceSpec
+from predictor.types import Interval
+from predictor.units import MIB
+
+if TYPE_CHECKING:
+    from predictor.models.bundle import Bundle, TrainedModel
+
+FloatArray = NDArray[np.float64]
+
+MODEL_NAME = "memory"
+BOOSTER = "reserved"
+LINES: tuple[str, ...] = (
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "activations",
+    "workspace",
+    "communication_buffers",
+    "allocator_overhead",
+    "runtime_context",
+)
+# NCCL keeps buffers and channels per communicator: 4 MiB per channel and protocol is its documented default
+# (NCCL_BUFFSIZE); some 32 channels on a node of eight. Analytic: no training row has more than one device.
+_COMMUNICATOR_BYTES = 128 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Peak memory of one device; `breakdown_bytes` has the keys LINES and sums to `device_peak.value`."""
+
+    device_peak: Interval
+    allocator_peak: Interval
+    breakdown_bytes: Mapping[str, float]
+    out_of_range: bool
+
+
+FEATURES: tuple[str, ...] = (
+    "log_workspace",
+    "log_large_workspace",
+    "live_share",
+    "activation_share",
+    "persistent_share",
+    "transient_share",
+    "log_reserved_over_context",
+    "log_ops",
+    "log_batch",
+    "log_activation_per_op",
+    "pointwise_conv",
+    "spatial_conv",
+    "large_kernel_conv",
+    "grouped_conv",
+    "depthwise_conv",
+    "few_channel_conv",
+    "conv_traffic",
+    "depthwise_traffic",
+    "matmul_traffic",
+    "attention_traffic",
+    "normalization_traffic",
+    "elementwise_traffic",
+    "pooling_traffic",
+    "copy_traffic",
+)
+_CONV_CLASSES = FEATURES[10:16]
+
+
+def memory_features(program: Program, context_bytes: float) -> FloatArray:
+    """One row in the order of FEATURES: shares and ratios of the program's own bytes."""
+    memory = program.memory
+    reserved = max(1, memory.reserved_bytes)
+    persistent = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_state_bytes
+    ops = max(1, len(program.ops))
+    traffic, largest = _traffic(program)
+    total = max(1.0, sum(traffic.values()))
+    share = {family: size / total for family, size in traffic.items()}
+    values = [
+        log(1e-4 + (memory.workspace_reserved_bytes - memory.reserved_bytes) / reserved),
+        log(1e-4 + (memory.large_workspace_reserved_bytes - memory.reserved_bytes) / reserved),
+        memory.live_peak_bytes / reserved,
+        memory.activation_bytes / reserved,
+        persistent / reserved,
+        memory.transient_bytes / reserved,
+        log(reserved / context_bytes),
+        log(ops),
+        log(max(1, program.batch)),
+        log(max(1.0, memory.activation_bytes / ops / MIB)),
+        *(largest.get(name, 0) / reserved for name in _CONV_CLASSES),
+        share.get(Family.CONVOLUTION, 0.0),
+        share.get("depthwise", 0.0),
+        share.get(Family.MATMUL, 0.0) + share.get(Family.BATCHED_MATMUL, 0.0),
+        share.get(Family.ATTENTION, 0.0) + share.get(Family.SOFTMAX, 0.0),
+        share.get(Family.NORMALIZATION, 0.0),
+        share.get(Family.ELEMENTWISE, 0.0) + share.get(Family.REDUCTION, 0.0),
+        share.get(Family.POOLING, 0.0),
+        share.get(Family.COPY, 0.0) + share.get(Family.GATHER, 0.0),
+    ]
+    return np.array(values)
+
+
+def _traffic(program: Program) -> tuple[dict[str, float], dict[str, float]]:
+    """Forward bytes by family, and the largest convolution (its operands, in bytes) by kind of kernel."""
+    traffic: dict[str, float] = {}
+    largest: dict[str, float] = {}
+    for op in program.ops:
+        work = op.work
+        if work.phase is not Phase.FORWARD:
+            continue
+        family: str = work.family
+        if isinstance(work.shape, Convolution):
+            kind = _conv_class(work.shape)
+            largest[kind] = max(largest.get(kind, 0.0), float(_operand_bytes(work)))
+            if kind == "depthwise_conv":
+                family = "depthwise"
+        traffic[family] = traffic.get(family, 0.0) + work.moved_bytes
+    return traffic, largest
+
+
+def _operand_bytes(work: OpWork) -> int:
+    return work.moved_bytes - work.parameter_bytes
+
+
+def _conv_class(shape: Convolution) -> str:
+    if shape.groups > 1:
+        return "depthwise_conv" if shape.groups == shape.in_channels else "grouped_conv"
+    if max(shape.kernel, default=1) == 1:
+        return "pointwise_conv"
+    if shape.in_channels <= 4:
+        return "few_channel_conv"
+    return "spatial_conv" if max(shape.kernel) == 3 else "large_kernel_conv"
+
+
+class MemoryModel:
+    """Peak memory of a program on any device."""
+
+    def __init__(self, params: Mapping[str, Any], booster: Any) -> None:
+        self._booster = booster
+        self.context_bytes = float(params["context_bytes"])
+        self._low = np.array(params["feature_low"], dtype=np.float64)
+        self._high = np.array(params["feature_high"], dtype=np.float64)
+        self._devices = frozenset(params["devices"])
+        self._spread: Mapping[str, float] = params["log_spread"]
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> MemoryModel:
+        """The memory model of a bundle. Raises InvalidBundle when it holds none."""
+        return cls(bundle.params(MODEL_NAME), bundle.booster(MODEL_NAME, BOOSTER))
+
+    @classmethod
+    def from_trained(cls, trained: TrainedModel) -> MemoryModel:
+        """A model straight from training, without a bundle on disk."""
+        import xgboost
+
+        booster = xgboost.Booster()
+        booster.load_model(bytearray(trained.boosters[BOOSTER]))
+        booster.set_param({"nthread": 1})
+        return cls(trained.params, booster)
+
+    def predict(self, program: Program, device: DeviceSpec, replicas: int = 1) -> MemoryEstimate:
+        """Peak of one device when `replicas` of them share the global batch (`program` is one replica's).
+
+        Without a backward pass nothing was measured: the allocator's figure stands uncorrected, the
+        interval is the one of an unknown situation and `out_of_range` is set.
+        """
+        memory = program.memory
+        training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
+        row = memory_features(program, self.context_bytes)
+        correction = self._correction(row) if training else 0.0
+        reserved = memory.workspace_reserved_bytes * exp(correction)
+        buffers = self._communication_bytes(program, replicas)
+        value = self.context_bytes + buffers + reserved
+        known = training and device.id in self._devices
+        spread = self._spread["known_device" if known else "new_device"]
+        live = min(float(memory.live_peak_bytes), reserved)
+        outside = bool(((row < self._low) | (row > self._high)).any())
+        return MemoryEstimate(
+            device_peak=_around(value, spread),
+            allocator_peak=_around(live + buffers, spread),
+            breakdown_bytes=self._lines(program, reserved, buffers),
+            out_of_range=outside or not training,
+        )
+
+    def _correction(self, row: FloatArray) -> float:
+        return float(self._booster.inplace_predict(row[None, :].astype(np.float32))[0])
+
+    def _communication_bytes(self, program: Program, replicas: int) -> float:
+        """The flat copy of all gradients that torch DDP keeps in buckets, and the communicator's buffers."""
+        if replicas <= 1:
+            return 0.0
+        return float(program.memory.gradient_bytes + _COMMUNICATOR_BYTES)
+
+    def _lines(self, program: Program, reserved: float, buffers: float) -> dict[str, float]:
+        """Splits `reserved` into lines: the tensors by what they are, then workspace, the rest is overhead.
+
+        The correction is mostly workspace: what it adds goes there. Where it makes `reserved` smaller than
+        the tensors it holds at once, activations give way first.
+        """
+        memory = program.memory
+        wanted = {
+            "parameters": float(memory.parameter_bytes + memory.buffer_bytes),
+            "optimizer_state": float(memory.optimizer_state_bytes),
+            # At the peak of the activations few gradients exist yet; what is not live then is not
+            # double-counted.
+            "gradients": float(
+                min(memory.gradient_bytes, max(0, memory.live_peak_bytes - memory.parameter_bytes))
+            ),
+            "activations": float(memory.activation_bytes + memory.input_bytes),
+            "workspace": float(memory.transient_bytes),
+        }
+        lines = dict.fromkeys(LINES, 0.0)
+        left = reserved
+        for name in ("parameters", "optimizer_state", "activations", "gradients", "workspace"):
+            lines[name] = min(left, wanted[name])
+            left -= lines[name]
+        library = max(0.0, reserved - memory.reserved_bytes)
+        lines["workspace"] += min(left, library)
+        lines["allocator_overhead"] = left - min(left, library)
+        lines["communication_buffers"] = buffers
+        lines["runtime_context"] = self.context_bytes
+        return lines
+
+
+def _around(value: float, log_spread: float) -> Interval:
+    return Interval(value, value * exp(-log_spread), value * exp(log_spread))
