@@ -1,7 +1,8 @@
 """A graph under edit: the mutable side of the Graph -> Graph passes, private to this layer.
 
-Nodes sit in slots in topological order. A replacement goes into the slot of the last node that it replaces, so the
-order stays topological without sorting; deleted nodes leave an empty slot. Every operation is O(nodes it touches).
+Nodes sit in slots in topological order. A replacement goes into the slot of the last node that it
+replaces, so the order stays topological without sorting; deleted nodes leave an empty slot. Every
+operation is O(nodes it touches).
 """
 
 from __future__ import annotations
@@ -70,8 +71,14 @@ class Draft:
         for node in nodes:
             self._attach(index, node)
 
+    def remove(self, node: Node) -> None:
+        """Deletes one node from its slot."""
+        index = self.producer[next(filter(None, node.outputs))][0]
+        self.put(index, tuple(other for other in self.slots[index] if other is not node))
+
     def rename(self, renamed: dict[str, str]) -> None:
         """Points every reader (and graph output) of a key of `renamed` at its value. Chains are followed."""
+
         def final(name: str) -> str:
             while name in renamed:
                 name = renamed[name]

@@ -1,26 +1,78 @@
-"""Graph -> graph: blocks that exporters spell out become one node again, so that they cost what the framework runs.
+"""Graph -> graph: blocks that exporters spell out become one node, so that they cost what the framework runs.
 
-Emitted nodes (inputs in brackets are optional and may be absent or ""). They may occur in a graph of any opset,
-so work rules for them must be registered `since=1`.
+Emitted nodes (inputs in brackets are optional and may be absent or ""). They may occur in a graph of any
+opset, so work rules for them must be registered `since=1`.
 
 Standard domain, inputs and attributes as ONNX defines them:
-    LayerNormalization(X, Scale[, B])            axis: int (negative or not)
-    RMSNormalization(X, Scale)                   axis: int
-    GroupNormalization(X, Scale[C], B[C])        num_groups: int
-    HardSwish(X)
+    LayerNormalization(X, Scale[, B])       axis: int (negative or not)
+    RMSNormalization(X, Scale)              axis: int
+    GroupNormalization(X, Scale, B)         num_groups: int; Scale and B hold C elements, or one per group
+    HardSwish(X), Softplus(X)
 
 Domain `perfcast`:
-    Gelu(x)                                      spelling: "erf" | "tanh" | "quick"
-    Silu(x)                                      spelling: "sigmoid"
-    Mish(x)                                      spelling: "softplus"
-    Linear(x[..., in], weight[, bias[out]])      transposed_weight: 1 when weight is [out, in] (torch), 0 when [in, out]
+    Gelu(x)                                 spelling: "erf" | "tanh" | "quick"
+    Silu(x)                                 spelling: "sigmoid"
+    Mish(x)                                 spelling: "softplus"
+    Linear(x[..., in], weight[, bias[out]])
+        transposed_weight: 1 when weight is [out, in] (torch), 0 when [in, out]
     Attention(q[B, H, Lq, D], k[B, Hkv, Lk, D], v[B, Hkv, Lk, Dv][, mask])
-                                                 causal: 0 | 1, heads: int, kv_heads: int; mask broadcasts to [B, H, Lq, Lk]
-    FusedPointwise(inputs...) -> escaping outputs   (Runtime.COMPILED only)
-                                                 kinds: comma-joined op types, flops: int (total), op_count: int
+        causal: 0 | 1, heads: int, kv_heads: int; mask broadcasts to [B, H, Lq, Lk]
+    Contiguous(x)
+        a copy that the framework makes before a kernel or a Reshape that cannot use x's strides;
+        order: axes of the copy, outermost first, where it is not row-major
+    FusedPointwise(inputs...) -> escaping outputs       (Runtime.COMPILED only)
+        kinds: comma-joined op types, flops: int (total), op_count: int
 
-Every fused node also carries `eager_kernel_count`: kernels launched had the block been written with single operators.
+A fused block also carries `eager_kernel_count`: kernels launched had it been written with single operators.
 
 Marks:
-    Transpose, perfcast_view = 1                 only strides change; nothing is copied
+    Transpose, perfcast_view = 1            only strides change: after fuse every Transpose and Reshape is
+                                            free, and copies are Contiguous nodes
+
+Gone afterwards: shape arithmetic, Identity, Cast to the same type, transpositions of a Linear's weight, dead
+code. The order of passes for a job is that of `predictor.features.lowering.lower`: autocast decides per
+operator, so precision is applied between recognition and a compiler's grouping.
 """
+
+from __future__ import annotations
+
+from predictor.features.draft import Draft
+from predictor.features.graph import Graph
+from predictor.features.grouping import group_pointwise
+from predictor.features.layout import make_copies_explicit
+from predictor.features.patterns import BY_ROOT
+from predictor.features.patterns.language import Matcher
+from predictor.features.simplify import drop_host_arithmetic, drop_no_ops
+from predictor.types import Runtime
+
+
+def fuse(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
+    """`graph` with its spelled-out blocks as single nodes, shape arithmetic gone and hidden copies visible.
+
+    Applying it twice changes nothing. With Runtime.COMPILED, pointwise neighbours are grouped as well.
+    """
+    draft = Draft(graph)
+    drop_host_arithmetic(draft)
+    drop_no_ops(draft)
+    _recognise(draft, runtime)
+    draft.drop_dead()
+    make_copies_explicit(draft)
+    fused = draft.finish()
+    return group_pointwise(fused) if runtime is Runtime.COMPILED else fused
+
+
+def _recognise(draft: Draft, runtime: Runtime) -> None:
+    """Tries every spelling at every node, last node first: a block's longest form has the latest root."""
+    by_root = BY_ROOT[runtime]
+    for index in range(len(draft.slots) - 1, -1, -1):
+        for root in draft.slots[index]:
+            for spelling, rule in by_root.get(root.op_type, ()) if not root.domain else ():
+                found = Matcher(draft).match(spelling, root)
+                nodes = rule.build(found[0]) if found else None
+                if found and nodes:
+                    for node in found[1]:
+                        if node is not root:
+                            draft.remove(node)
+                    slot = draft.slots[index]
+                    draft.put(index, tuple(n for old in slot for n in (nodes if old is root else (old,))))
+                    break

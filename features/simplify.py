@@ -5,13 +5,13 @@ from __future__ import annotations
 from predictor.features.draft import CONSTANT, Draft
 from predictor.features.graph import Node
 
-# Shape arithmetic runs on the host, whatever its length; one float is a scale that a framework computes there too.
+# Shape arithmetic runs on the host; a single float is a scale that a framework computes there too.
 _HOST_INTEGERS = 4096
 _HOST_FLOATS = 1
 
 
 def drop_host_arithmetic(draft: Draft) -> None:
-    """Deletes nodes whose results are small and depend on shapes and constants only; the results become buffers."""
+    """Deletes nodes whose results are small and depend on constants alone; the results become buffers."""
     for index, slot in enumerate(draft.slots):
         for node in slot:
             if all(_is_host_value(draft, name) for name in node.outputs):

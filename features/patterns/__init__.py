@@ -1,4 +1,4 @@
-"""Spelled-out blocks by family, indexed by the op at their root. Order inside a list is the order of attempts."""
+"""Spelled-out blocks by family, indexed by the op at their root, in the order of attempts."""
 
 from __future__ import annotations
 

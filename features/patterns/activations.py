@@ -45,7 +45,13 @@ RULES = (
         _unary("perfcast", "Gelu", spelling="tanh"),
         runtimes=(Runtime.COMPILED,),
     ),
-    rule("gelu_quick", ("Mul(x, Sigmoid(Mul(x, #)))",), _unary("perfcast", "Gelu", spelling="quick")),
+    # No framework has this one as a kernel; only a compiler makes one of it.
+    rule(
+        "gelu_quick",
+        ("Mul(x, Sigmoid(Mul(x, #)))",),
+        _unary("perfcast", "Gelu", spelling="quick"),
+        runtimes=(Runtime.COMPILED,),
+    ),
     rule("silu", ("Mul(x, Sigmoid(x))",), _unary("perfcast", "Silu", spelling="sigmoid")),
     rule("mish", ("Mul(x, Tanh(Softplus(x)))",), _unary("perfcast", "Mish", spelling="softplus")),
     rule(

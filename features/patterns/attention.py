@@ -1,9 +1,10 @@
 """Attention: call sites of the framework's fused kernel, and hand-written ones that a compiler recognises.
 
-Both exporters of torch spell `scaled_dot_product_attention` with the square root of the scale on *both* operands of the
-first product. Nobody writes that by hand, so it marks a call of the fused kernel. Attention written out by the
-model's author scales the scores (or one operand); eager mode runs it op by op, while torch.compile replaces the
-forms with the scale on the scores, or none, when the operands have four dimensions.
+Both exporters of torch spell `scaled_dot_product_attention` with the square root of the scale on *both*
+operands of the first product. Nobody writes that by hand, so it marks a call of the fused kernel.
+Attention written out by the model's author scales the scores (or one operand); eager mode runs it op by
+op, while torch.compile replaces the forms with the scale on the scores, or none, when the operands have
+four dimensions.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _attention(match: Match) -> tuple[Node, ...] | None:
 
 
 def _is_causal(draft: Draft, mask: str, q_length: int, kv_length: int) -> bool:
-    """A square constant mask, equal for all samples and heads, is the causal triangle (its contents are not kept)."""
+    """A square constant mask, equal for all samples and heads, is the causal triangle."""
     if not mask or draft.depends_on(mask) != CONSTANT or q_length < 2:
         return False
     *leading, rows, columns = (1, 1, *draft.shape(mask))
@@ -65,11 +66,11 @@ def _untransposed(draft: Draft, value: str, stem: str) -> tuple[str, tuple[Node,
     """[B, H, D, L] -> the name of [B, H, L, D], with a view node where no such value exists yet."""
     node, shape = draft.node(value), draft.shape(value)
     wanted = (*shape[:2], shape[3], shape[2])
-    source, order = value, (0, 1, 3, 2)
+    source, order = value, [0, 1, 3, 2]
     if node is not None and node.op_type == "Transpose":
         permutation = node.attributes.get("perm")
         if isinstance(permutation, tuple) and len(permutation) == 4:
-            source, order = node.inputs[0], tuple(int(permutation[axis]) for axis in order)
+            source, order = node.inputs[0], [int(permutation[axis]) for axis in order]
     elif node is not None and node.op_type == "Reshape":
         folded = _folded_source(draft, node)
         if folded and draft.shape(folded) == wanted:
@@ -77,21 +78,21 @@ def _untransposed(draft: Draft, value: str, stem: str) -> tuple[str, tuple[Node,
         repeated, heads = _before_repeat(draft, folded) if folded else ("", 0)
         if heads and repeated != folded:
             return repeated, ()
-    if order == (0, 1, 2, 3):
+    if order == [0, 1, 2, 3]:
         return source, ()
     key = draft.new_value(f"{stem}.key", wanted, draft.values[value].dtype, like=value)
-    return key, (Node(f"{stem}.key", "Transpose", (source,), (key,), "", {"perm": order}),)
+    return key, (Node(f"{stem}.key", "Transpose", (source,), (key,), "", {"perm": tuple(order)}),)
 
 
 def _folded_source(draft: Draft, node: Node) -> str:
-    """x of Reshape(Transpose(Reshape(x))): the dynamo exporter folds batch and heads around the transposition."""
+    """x of Reshape(Transpose(Reshape(x))): dynamo folds batch and heads around a transposition."""
     inner = draft.node(node.inputs[0])
     outer = draft.node(inner.inputs[0]) if inner is not None and inner.op_type == "Transpose" else None
     return outer.inputs[0] if outer is not None and outer.op_type == "Reshape" else ""
 
 
 def _before_repeat(draft: Draft, value: str) -> tuple[str, int]:
-    """Keys or values before each head was repeated for its group of queries, and the number of heads there."""
+    """Keys or values before each head was repeated for its group of queries, and their number of heads."""
     name = value
     node = draft.node(name)
     while node is not None and node.op_type == "Reshape":

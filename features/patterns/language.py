@@ -9,8 +9,8 @@
     Cast?(y)   the op, or y itself where it is absent
     A|B(..)    one op or the other
 
-Add and Mul match in both orders. Inputs beyond those written must be constants (axes, shapes). Only ops of the
-standard domain match. A match is accepted when nothing outside it reads a value made inside it.
+Add and Mul match in both orders. Inputs beyond those written must be constants (axes, shapes). Only ops
+of the standard domain match. A match is accepted when nothing outside it reads a value made inside it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from predictor.features.draft import CONSTANT, DATA, Draft
-from predictor.features.graph import Node, Shape, Value
+from predictor.features.graph import Attribute, Node, Shape, Value
 from predictor.types import Runtime
 
 _TOKEN = re.compile(r"\s*(?:([a-z]\w*)@)?([#_](?!\w)|\$?[a-z]\w*|[A-Z]\w*(?:\|[A-Z]\w*)*\??|[(),])")
@@ -66,9 +66,7 @@ class Match:
         """The shape of a captured value."""
         return self.value(name).shape
 
-    def node(
-        self, domain: str, op_type: str, inputs: tuple[str, ...], **attributes: int | float | str | tuple[int, ...]
-    ) -> Node:
+    def node(self, domain: str, op_type: str, inputs: tuple[str, ...], **attributes: Attribute) -> Node:
         """The fused node: named after the block's last node, writing its output."""
         attributes["eager_kernel_count"] = self.op_count
         return Node(self.root.name, op_type, inputs, self.root.outputs[:1], domain, attributes)

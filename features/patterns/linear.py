@@ -18,7 +18,8 @@ def _linear(match: Match) -> tuple[Node, ...] | None:
     product = draft.node(match.captures["y"]) if "y" in match.captures else match.root
     assert product is not None
     if product.op_type == "Gemm":
-        if product.attributes.get("transA", 0) or any(product.attributes.get(n, 1.0) != 1.0 for n in ("alpha", "beta")):
+        factors = (product.attributes.get(name, 1.0) for name in ("alpha", "beta"))
+        if product.attributes.get("transA", 0) or any(factor != 1.0 for factor in factors):
             return None
         transposed ^= int(bool(product.attributes.get("transB", 0)))
     out_features = draft.shape(weight)[0 if transposed else 1]

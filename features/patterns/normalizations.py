@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-from predictor.features.dtype import DType
 from predictor.features.graph import Node
 from predictor.features.patterns.language import Builder, Match, rule
 
@@ -47,13 +46,13 @@ def _row_norm(op_type: str) -> Builder:
             return None
         row = match.shape("x")[axis:]
         weights = [match.captures[name] for name in ("w", "b") if name in match.captures]
-        if any(match.draft.values[name].elements != match.draft.values[weights[0]].elements for name in weights):
-            return None
-        if weights and match.draft.shape(weights[0])[-len(row) :] != row:
+        if any(match.draft.shape(name) != row for name in weights):
             return None
         if not weights:
             # ONNX asks for a scale; a constant of ones, as the exporters write it from opset 17 on.
-            ones = match.draft.new_value(f"{match.root.outputs[0]}.scale", row, DType.FLOAT32, like="")
+            ones = match.draft.new_value(
+                f"{match.root.outputs[0]}.scale", row, match.value("x").dtype, like=""
+            )
             match.draft.buffers.add(ones)
             weights = [ones]
         return (match.node("", op_type, (match.captures["x"], *weights), axis=axis - len(match.shape("x"))),)
