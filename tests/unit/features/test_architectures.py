@@ -1,0 +1,103 @@
+"""Published architectures: sizes as published, errors for what does not exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from predictor.errors import InvalidRequest, UnknownName
+from predictor.features.architectures import ARCHITECTURES, Head, TransformerConfig, architecture, transformer
+from predictor.features.architectures.transformer import bert_like, gpt2_like
+from predictor.features.reader import read_graph
+
+# Trainable parameters. Transformers: published checkpoints (google/bert, openai-community/gpt2*, facebook/opt-1.3b).
+# Image models: torchvision's ResNet-50, VGG-16, MobileNetV2, ShuffleNetV2 x1.0; Keras' Xception and NASNetMobile.
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+    "opt_13": 1_315_758_080,
+    "bert_base": 109_482_240 + 2 * 768 + 2,
+    "bert_large": 335_141_888 + 2 * 1024 + 2,
+    "resnet50": 25_557_032,
+    "vgg16": 138_357_544,
+    "mobilenet_v2": 3_504_872,
+    "shufflenet_v2": 2_278_604,
+    "xception": 22_855_952,
+    "nasnet_mobile": 5_289_978,
+}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_has_as_many_parameters_as_published(name: str) -> None:
+    graph = read_graph(architecture(name, batch=2))
+    assert graph.parameter_count == PUBLISHED[name]
+    assert graph.batch == 2
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_every_value_has_a_shape_and_nothing_is_unused(name: str) -> None:
+    graph = read_graph(architecture(name, batch=1))
+    touched = {value for node in graph.nodes for value in (*node.inputs, *node.outputs) if value}
+    assert touched <= set(graph.values)
+    assert graph.parameters <= touched
+
+
+def test_switch_base_has_the_published_dense_part() -> None:
+    # google/switch-base-8 without its experts is T5-base: 222,903,552 parameters with a tied head.
+    graph = read_graph(architecture("switch4", batch=1))
+    experts = 12 * 4 * 2 * 768 * 3072
+    dense_twins = 12 * 2 * 768 * 3072
+    routers = 12 * 768 * 4
+    assert graph.parameter_count == 222_903_552 - dense_twins + experts + routers
+
+
+def test_a_symbolic_batch_is_bound_when_read() -> None:
+    data = architecture("gpt2", sequence=64)
+    assert read_graph(data, batch=3).values["input_ids"].shape == (3, 64)
+
+
+def test_the_batch_changes_no_parameter() -> None:
+    counts = {read_graph(architecture("shufflenet_v2", image=32, classes=100), batch=b).parameter_count for b in (1, 8)}
+    assert len(counts) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "labels"),
+    [
+        (gpt2_like(2, 64, 4), {"labels"}),
+        (bert_like(2, 64, 4, Head.CLASSIFIER), {"labels"}),
+        (bert_like(2, 64, 4, Head.SPANS), {"labels", "second_labels"}),
+        (bert_like(2, 64, 4, Head.PRETRAINING), {"labels", "second_labels"}),
+    ],
+)
+def test_a_loss_is_one_number_and_asks_for_labels(config: TransformerConfig, labels: set[str]) -> None:
+    graph = read_graph(transformer(config, batch=2, sequence=16, loss=True))
+    assert [graph.values[name].shape for name in graph.outputs] == [()]
+    assert labels == {name for name in graph.inputs if name.endswith("labels")}
+
+
+def test_small_images_take_the_small_stem() -> None:
+    graph = read_graph(architecture("shufflenet_v2", batch=1, image=32, classes=100))
+    first = next(node for node in graph.nodes if node.op_type == "Conv")
+    assert graph.values[first.outputs[0]].shape == (1, 24, 32, 32)
+
+
+def test_an_unknown_name_is_answered_with_near_ones() -> None:
+    with pytest.raises(UnknownName, match="gpt2_large"):
+        architecture("gpt2-large")
+
+
+def test_a_sequence_beyond_the_position_table_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="sequence is 2048; expected 1 to 1024"):
+        architecture("gpt2", sequence=2048)
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(InvalidRequest, match="width 100 is not a multiple of 3"):
+        gpt2_like(1, 100, 3)
+
+
+def test_a_pooler_has_no_loss() -> None:
+    with pytest.raises(InvalidRequest, match="head pooler has no loss"):
+        transformer(bert_like(1, 64, 4, Head.POOLER), loss=True)
