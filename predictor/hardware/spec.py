@@ -58,6 +58,8 @@ class DeviceSpec:
     notes: str = ""
     estimated_fields: tuple[str, ...] = ()
     """Fields no document states, filled by a stated rule; each one becomes a warning in the answer."""
+    reported_memory_bytes: float | None = None
+    """Total that the driver reports, if a document states it: ECC takes 6 % of GDDR6, firmware up to 4 %."""
 
 
 @dataclass(frozen=True, slots=True)

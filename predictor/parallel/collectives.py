@@ -1,0 +1,114 @@
+"""Collectives on alpha-beta links: how long a group of equal ranks takes to exchange a tensor.
+
+A group that spans nodes reduces hierarchically, as NCCL does: reduce-scatter inside a node, all-reduce of the
+shards between nodes, all-gather inside a node. The stages are pipelined, so the slower link rules. Each rank
+sends 2 (n - 1) / n of the tensor in total: ring all-reduce, Patarasuk and Yuan 2009,
+doi:10.1016/j.jpdc.2008.09.002.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from predictor.errors import InvalidPlan
+from predictor.hardware.spec import ClusterSpec, LinkSpec
+
+# Time before the first byte moves (launch and handshake of one collective): intercept of small all-reduces
+# over 2, 4 and 8 ranks in the AIConfigurator NCCL tables (H100 4.7, A100 8, B200 7 µs).
+START_S = 6e-6
+
+# Share of the nameplate bandwidth that all-reduces of 128 MiB and more reach, per link kind: medians over the
+# AIConfigurator NCCL tables and public nccl-tests logs. NVLink 0.57 (2 ranks) to 0.96 (8 ranks, in-switch
+# reduction); PCIe 0.38 to 0.80, by how many root ports the ring crosses; EFA 0.37 to 0.79.
+ACHIEVED_FRACTION: Mapping[str, float] = {
+    "nvlink": 0.72,
+    "xgmi": 0.70,
+    "pcie": 0.60,
+    "infiniband": 0.84,
+    "ethernet": 0.60,
+    "efa": 0.60,
+}
+_DEFAULT_FRACTION = 0.70
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """A group of ranks laid node by node.
+
+    Attributes:
+        per_node: ranks on a full node; `smallest_node`: ranks on the last one.
+        nodes: nodes the group touches.
+    """
+
+    per_node: int
+    nodes: int
+    smallest_node: int
+
+
+def group_shape(group_size: int, cluster: ClusterSpec) -> GroupShape:
+    """How `group_size` ranks fill the nodes of `cluster`. Raises InvalidPlan when they do not fit."""
+    if group_size < 1:
+        raise InvalidPlan(f"collective: group of {group_size} ranks; expected at least 1", field="group_size")
+    if group_size > cluster.device_count:
+        raise InvalidPlan(
+            f"collective: {group_size} ranks, but cluster {cluster.id} has {cluster.device_count} devices; "
+            "use fewer ranks or a larger cluster",
+            field="group_size",
+        )
+    per_node = min(group_size, cluster.devices_per_node)
+    nodes = -(-group_size // per_node)
+    return GroupShape(per_node, nodes, group_size - (nodes - 1) * per_node)
+
+
+def all_reduce_sent_bytes(size_bytes: float, group_size: int) -> float:
+    """Bytes that each rank sends in a ring all-reduce of `size_bytes`: 2 (n - 1) / n of it."""
+    return 2.0 * (group_size - 1) / group_size * size_bytes
+
+
+def all_reduce_floor_s(size_bytes: float, group_size: int, cluster: ClusterSpec) -> float:
+    """Lower bound of an all-reduce: every link at its nameplate bandwidth, one latency per step, no start-up.
+
+    Args:
+        size_bytes: size of the tensor on each rank.
+        group_size: ranks, laid node by node.
+    """
+    return _all_reduce_s(size_bytes, group_size, cluster, start_s=0.0, fraction=lambda link: 1.0)
+
+
+def all_reduce_time_s(size_bytes: float, group_size: int, cluster: ClusterSpec) -> float:
+    """Expected time of an all-reduce: the floor with achieved bandwidths and the start-up of a collective.
+
+    With k ranks a node, m nodes, tensor S, latencies a and achieved bandwidths b per device:
+
+        start + 2 (k - 1) a_intra + 2 (m - 1) a_inter
+              + max(2 (k - 1) / k * S / b_intra,  2 (m - 1) / m * S / (k b_inter))
+
+    0 for a single rank or an empty tensor.
+    """
+    return _all_reduce_s(size_bytes, group_size, cluster, start_s=START_S, fraction=achieved_fraction)
+
+
+def achieved_fraction(link: LinkSpec) -> float:
+    """Share of `link.bytes_per_s` that a large all-reduce reaches, by link kind."""
+    return ACHIEVED_FRACTION.get(link.kind, _DEFAULT_FRACTION)
+
+
+def _all_reduce_s(
+    size_bytes: float,
+    group_size: int,
+    cluster: ClusterSpec,
+    *,
+    start_s: float,
+    fraction: Callable[[LinkSpec], float],
+) -> float:
+    shape = group_shape(group_size, cluster)
+    if group_size == 1 or size_bytes <= 0:
+        return 0.0
+    intra, inter = cluster.intra_node, cluster.inter_node
+    latency_s = 2 * (shape.per_node - 1) * intra.latency_s + 2 * (shape.nodes - 1) * inter.latency_s
+    inside_s = 2 * (shape.per_node - 1) / shape.per_node * size_bytes / (intra.bytes_per_s * fraction(intra))
+    # Every rank drives its share through its own port; the node with the fewest ranks is the narrowest.
+    ports_bytes_per_s = shape.smallest_node * inter.bytes_per_s * fraction(inter)
+    between_s = 2 * (shape.nodes - 1) / shape.nodes * size_bytes / ports_bytes_per_s
+    return start_s + latency_s + max(inside_s, between_s)
