@@ -1,4 +1,4 @@
-"""What a work rule may see of one op: types, attributes and small constants; no device, no neighbours, no names.
+"""What a work rule may see of one op: types, attributes, small constants; no device, no neighbours, no names.
 
 Values carry positional names (`in0`, `in1`, `out0` ...), so that equal ops of any model share one evaluation.
 An input that occurs twice has one name, that of its first place.
@@ -38,7 +38,8 @@ class OpView:
         constants: contents of small integer inputs by position, None where unknown.
         weights: per input, True when it is computed from parameters and constants alone.
         precision: the job's numeric policy; tensor types already follow it, TF32 is visible only here.
-        training: True when the iteration has a backward pass (BatchNorm takes batch statistics, Dropout drops).
+        training: True when the iteration has a backward pass (BatchNorm takes batch statistics, Dropout
+            drops).
         needs_gradient: names of inputs whose gradient the backward pass wants; empty in inference.
     """
 
@@ -58,7 +59,9 @@ class OpView:
         """Input `index`. Raises InvalidGraph when it is absent."""
         value = self.optional(index)
         if value is None:
-            raise InvalidGraph(f"{self.op_type}: input {index} is missing; expected at least {index + 1} inputs")
+            raise InvalidGraph(
+                f"{self.op_type}: input {index} is missing; expected at least {index + 1} inputs"
+            )
         return value
 
     def optional(self, index: int) -> Value | None:
@@ -91,7 +94,7 @@ class OpView:
         return self.constants[index] if index < len(self.constants) else None
 
     def is_weight(self, index: int) -> bool:
-        """True when input `index` is a weight: a parameter, or computed from parameters and constants alone."""
+        """True when input `index` is computed from parameters and constants alone."""
         return index < len(self.weights) and self.weights[index]
 
     def wants_gradient(self, index: int) -> bool:
@@ -129,7 +132,7 @@ class OpView:
 
 
 def vector_compute(values: list[Value] | tuple[Value, ...]) -> Compute:
-    """Arithmetic of pointwise work on these tensors: that of the widest float, INT8 for narrow integers, else FP32."""
+    """Arithmetic of pointwise work: that of the widest float, INT8 for narrow integers, else FP32."""
     known = [value.dtype for value in values if value.dtype.is_float]
     if not known:
         known = [value.dtype for value in values]

@@ -1,7 +1,8 @@
 """The two registries that know ops: what running one forward asks of a device, and what its gradient asks.
 
-Adding an op: one decorated function per registry in `features/ops/` and one golden case. Packages add their own through
-the entry-point group `predictor.work_rules`: each entry names a function `register(work_rules, backward_rules)`.
+Adding an op: one decorated function per registry in `features/ops/` and one golden case. Packages add their
+own through the entry-point group `predictor.work_rules`: each entry names a function `register(work_rules,
+backward_rules)`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Backward:
         works: kernels that turn the outputs' gradients into those of the inputs that need one.
         saves: names (of the view's inputs and outputs) that must stay alive until then.
         saved_extra_bytes: further bytes kept, e.g. statistics, masks, indices.
-        passes: names of inputs whose gradient is the output's gradient itself or a view of it: no kernel, no memory.
+        passes: names of inputs whose gradient is the output's gradient itself or a view of it: no kernel, no
+            memory.
     """
 
     works: tuple[OpWork, ...] = ()
@@ -37,7 +39,7 @@ WorkRule: TypeAlias = Callable[[OpView], tuple[OpWork, ...]]
 BackwardRule: TypeAlias = Callable[[OpView], Backward]
 
 WORK_RULES: Registry[WorkRule] = Registry("work rule")
-"""Forward work. An empty tuple means that nothing runs: a view, or something known before the iteration starts."""
+"""Forward work. An empty tuple means that nothing runs: a view, or known before the iteration."""
 BACKWARD_RULES: Registry[BackwardRule] = Registry("backward rule")
 """Gradient work, asked only for ops with at least one input that needs a gradient."""
 

@@ -1,7 +1,7 @@
 """Work and backward rules, one module per op family. Importing the package registers them all.
 
-Counting conventions of the vector FLOPs: one per arithmetic operation and output element, elementary functions
-(exp, log, erf, tanh, sqrt ...) count one; they matter little, since such ops are bound by memory.
+Counting conventions of the vector FLOPs: one per arithmetic operation and output element, elementary
+functions (exp, log, erf, tanh, sqrt ...) count one; they matter little, since such ops are bound by memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Scaled dot-product attention in one kernel, and what surrounds it.
 
-FLOPs of the two products: 2 * B * H * pairs * (D + Dv), where `pairs` counts the scores that are computed: Lq * Lk, or
-the lower triangle when causal (fused kernels skip the rest). The gradient recomputes the scores: 2 * B * H * pairs *
-(3 D + 2 Dv). Traffic is q, k, v and the result; scores stay on the chip, one FP32 number per row is kept.
+FLOPs of the two products: 2 * B * H * pairs * (D + Dv), where `pairs` counts the scores that are computed: Lq
+* Lk, or the lower triangle when causal (fused kernels skip the rest). The gradient recomputes the scores: 2 *
+B * H * pairs * (3 D + 2 Dv). Traffic is q, k, v and the result; scores stay on the chip, one FP32 number per
+row is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from predictor.features.ops.parts import STATISTIC_BYTES, gradient_of, pointwise
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
 from predictor.features.work import AttentionShape, Contraction, Family, OpWork, Phase
 
-# Per score: scale, maximum, subtract, exp, sum, divide; backward: exp again, two products, a sum, a difference.
+# Per score: scale, maximum, subtract, exp, sum, divide; backward: exp again, two products, a sum, a
+# difference.
 _FORWARD_FLOPS = 6
 _BACKWARD_FLOPS = 8
 
@@ -29,7 +31,9 @@ def computed_pairs(shape: AttentionShape) -> int:
     return full - hidden * (hidden - 1) // 2
 
 
-def fused_attention(op: OpView, shape: AttentionShape, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> OpWork:
+def fused_attention(
+    op: OpView, shape: AttentionShape, reads: tuple[Value, ...], writes: tuple[Value, ...]
+) -> OpWork:
     """Forward work of one fused kernel."""
     return _work(op, shape, reads, writes, Phase.FORWARD)
 
@@ -58,7 +62,7 @@ def _work(
 
 
 def _shape(op: OpView) -> AttentionShape:
-    """From (q, k, v) with heads as an own axis [B, H, L, D], or folded [B, L, H*D] with the heads as attributes."""
+    """From (q, k, v) with heads as an axis [B, H, L, D], or folded [B, L, H*D] and given as attributes."""
     q, k, v = op.input(0), op.input(1), op.input(2)
     causal = bool(op.integer("causal") or op.integer("is_causal") or op.integer("unidirectional"))
     heads = op.integer("heads") or op.integer("q_num_heads") or op.integer("num_heads")
@@ -69,8 +73,8 @@ def _shape(op: OpView) -> AttentionShape:
         )
     if len(q.shape) != 3 or len(k.shape) != 3 or len(v.shape) != 3 or not heads:
         raise InvalidGraph(
-            f"{op.op_type}: query, key and value have shapes {q.shape}, {k.shape}, {v.shape}; expected [batch, heads, "
-            "length, width] or [batch, length, heads * width] with the number of heads as an attribute"
+            f"{op.op_type}: query, key and value have shapes {q.shape}, {k.shape}, {v.shape}; expected "
+            "[batch, heads, length, width] or [batch, length, heads * width] with a head count attribute"
         )
     return AttentionShape(
         q.shape[0],
@@ -122,7 +126,9 @@ def group_query_attention(op: OpView) -> tuple[OpWork, ...]:
     heads, kv_heads = op.integer("num_heads", 1), op.integer("kv_num_heads", 1)
     length = k.shape[1] + (past.shape[2] if past is not None and len(past.shape) == 4 else 0)
     width = q.shape[2] // heads
-    shape = AttentionShape(q.shape[0], heads, kv_heads, q.shape[1], length, width, v.shape[2] // kv_heads, True)
+    shape = AttentionShape(
+        q.shape[0], heads, kv_heads, q.shape[1], length, width, v.shape[2] // kv_heads, True
+    )
     return (fused_attention(op, shape, _operands(op, 3, 4), op.present_outputs),)
 
 

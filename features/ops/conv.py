@@ -1,8 +1,9 @@
 """Convolutions: Conv, ConvTranspose and the integer forms, any number of spatial dimensions.
 
-FLOPs 2 * N * C_out * prod(out) * C_in/groups * prod(kernel) (for the transposed form with in and out exchanged); the
-data gradient and the weight gradient ask for the same number. Padding only matters through the output's shape.
-A bias is a second, elementwise kernel, as frameworks run it on GPUs, unless `perfcast_fused_bias` = 1 says otherwise.
+FLOPs 2 * N * C_out * prod(out) * C_in/groups * prod(kernel) (for the transposed form with in and out
+exchanged); the data gradient and the weight gradient ask for the same number. Padding only matters through
+the output's shape. A bias is a second, elementwise kernel, as frameworks run it on GPUs, unless
+`perfcast_fused_bias` = 1 says otherwise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Einsum: one batch of products per pair of operands.
 
-Letters that both operands and the result share are the batch, those of one operand and the result are rows or columns,
-the rest is summed. FLOPs 2 * batch * m * n * k.
+Letters that both operands and the result share are the batch, those of one operand and the result are rows or
+columns, the rest is summed. FLOPs 2 * batch * m * n * k.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def _einsum_sides(op: OpView) -> tuple[list[str], str, dict[str, int]]:
         terms.append(letters)
         for letter, size in zip(letters, shape, strict=True):
             sizes[letter] = max(size, sizes.get(letter, 1))
-    ellipsis = "".join(sorted({letter for term in terms for letter in term if letter.isdigit()}, reverse=True))
+    ellipsis = "".join(
+        sorted({letter for term in terms for letter in term if letter.isdigit()}, reverse=True)
+    )
     if "->" not in equation:
         joined = "".join(terms)
         right = ellipsis + "".join(sorted(c for c in set(joined) if not c.isdigit() and joined.count(c) == 1))
@@ -43,12 +45,14 @@ def _einsum_contraction(left: str, right: str, out: str, sizes: dict[str, int]) 
 
     a, b, kept = set(left), set(right), set(out)
     # A letter of one operand that is neither kept nor shared is summed away inside the product.
-    return Contraction(count(a & b & kept), count((a - b) & kept), count((b - a) & kept), count((a | b) - kept))
+    return Contraction(
+        count(a & b & kept), count((a - b) & kept), count((b - a) & kept), count((a | b) - kept)
+    )
 
 
 @WORK_RULES.register("", "Einsum")
 def einsum(op: OpView) -> tuple[OpWork, ...]:
-    """Two operands are one batch of products; more are contracted from the left; one is a sum or a transpose."""
+    """Two operands are one batch of products, more are contracted from the left, one is summed."""
     terms, out_term, sizes = _einsum_sides(op)
     out = op.output()
     if len(terms) == 1:
@@ -60,7 +64,11 @@ def einsum(op: OpView) -> tuple[OpWork, ...]:
         rest = set("".join(terms[index + 1 :])) | set(out_term)
         kept = "".join(letter for letter in dict.fromkeys(current + terms[index]) if letter in rest)
         shape = _einsum_contraction(current, terms[index], kept, sizes)
-        result = out if index == len(terms) - 1 else Value(f"step{index}", tuple(sizes[c] for c in kept), out.dtype)
+        result = (
+            out
+            if index == len(terms) - 1
+            else Value(f"step{index}", tuple(sizes[c] for c in kept), out.dtype)
+        )
         kind = "linear" if shape.batch == 1 else "bmm"
         works.append(
             contract(

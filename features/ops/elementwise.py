@@ -1,7 +1,7 @@
-"""Pointwise ops, one row of a table each: FLOPs per element forward and backward, and what the gradient reads.
+"""Pointwise ops, one row of a table each: FLOPs per element, and what the gradient reads.
 
-An activation of torch runs as one kernel in either direction; the table follows torch's choice of what is saved
-(derivatives.yaml): ReLU, sigmoid and tanh keep their output, GELU, SiLU and most others their input.
+An activation of torch runs as one kernel in either direction; the table follows torch's choice of what is
+saved (derivatives.yaml): ReLU, sigmoid and tanh keep their output, GELU, SiLU and most others their input.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ _NARY: dict[str, Pointwise] = {
     "BitwiseOr": Pointwise("bitwise_or", 1),
     "BitwiseXor": Pointwise("bitwise_xor", 1),
 }
-# Results of these are sums or selections of n operands: n - 1 operations per element, and as many kernels in torch.
+# Results of these are sums or selections of n operands: n - 1 operations per element, and as many kernels in
+# torch.
 _CHAINED = frozenset({"Sum", "Mean", "Max", "Min"})
 
 
@@ -156,7 +157,9 @@ def nary(op: OpView) -> tuple[OpWork, ...]:
         flops = 0 if len(operands) == 1 else entry.flops
         return (pointwise(op, entry.kind, flops),)
     works = [pointwise(op, entry.kind, entry.flops, reads=operands[:2], writes=(out,))]
-    works += [pointwise(op, entry.kind, entry.flops, reads=(out, value), writes=(out,)) for value in operands[2:]]
+    works += [
+        pointwise(op, entry.kind, entry.flops, reads=(out, value), writes=(out,)) for value in operands[2:]
+    ]
     return tuple(works)
 
 

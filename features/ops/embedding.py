@@ -38,7 +38,7 @@ def gather(op: OpView) -> tuple[OpWork, ...]:
 
 @BACKWARD_RULES.register("", "Gather")
 def gather_backward(op: OpView) -> Backward:
-    """A dense gradient: zeros of the table's size, then the rows added; an embedding sorts its indices first."""
+    """Zeros of the table's size, then the rows added; an embedding sorts its indices first."""
     data, indices, out = op.input(0), op.input(1), op.output()
     if not op.wants_gradient(0):
         return Backward()
@@ -46,7 +46,9 @@ def gather_backward(op: OpView) -> Backward:
     if _is_select(op):
         if data.elements == out.elements:
             return Backward(passes=(data.name,))
-        return Backward((fill, copy(op, "slice", reads=(gradient_of(out),), writes=(out,), phase=Phase.BACKWARD)))
+        return Backward(
+            (fill, copy(op, "slice", reads=(gradient_of(out),), writes=(out,), phase=Phase.BACKWARD))
+        )
     works = [fill]
     if _kind(op) == "embedding":
         works.append(

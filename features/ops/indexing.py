@@ -1,4 +1,4 @@
-"""Indexing by tensors: GatherElements, GatherND, the Scatter ops, OneHot, NonZero and non-maximum suppression."""
+"""Indexing by tensors: GatherElements, GatherND, Scatter, OneHot, NonZero, non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ def gather_by(op: OpView) -> tuple[OpWork, ...]:
     out = op.output()
     picked = Value("picked", out.shape, out.dtype)
     return (
-        work(
-            op, Family.GATHER, "gather", Elements(out.elements), reads=(picked, op.input(1)), writes=(out,)
-        ),
+        work(op, Family.GATHER, "gather", Elements(out.elements), reads=(picked, op.input(1)), writes=(out,)),
     )
 
 

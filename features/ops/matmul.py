@@ -1,7 +1,7 @@
 """Matrix products: MatMul, Gemm, Linear and their integer forms.
 
-FLOPs 2*m*n*k. A product with a 2-D right operand is one large product over all rows (that is how frameworks run it);
-two operands of higher rank are a batch of products. Gradients: dA = dY B^T, dB = A^T dY.
+FLOPs 2*m*n*k. A product with a 2-D right operand is one large product over all rows (that is how frameworks
+run it); two operands of higher rank are a batch of products. Gradients: dA = dY B^T, dB = A^T dY.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def matmul(op: OpView) -> tuple[OpWork, ...]:
         return (contract(op, "bmm", _batched(op), reads=reads, writes=(op.output(),), compute=compute),)
     m, n, k = _rows(op)
     reads = (op.input(0), op.input(1))
-    return (contract(op, "linear", Contraction(1, m, n, k), reads=reads, writes=(op.output(),), compute=compute),)
+    return (
+        contract(op, "linear", Contraction(1, m, n, k), reads=reads, writes=(op.output(),), compute=compute),
+    )
 
 
 @BACKWARD_RULES.register("", "MatMul")
@@ -158,7 +160,13 @@ def matmul_backward(op: OpView) -> Backward:
         full = Value("gradient", (contraction.batch, contraction.m, contraction.n), target.dtype)
         works.append(
             contract(
-                op, "bmm", contraction, reads=(out, other), writes=(full,), compute=compute, phase=Phase.BACKWARD
+                op,
+                "bmm",
+                contraction,
+                reads=(out, other),
+                writes=(full,),
+                compute=compute,
+                phase=Phase.BACKWARD,
             )
         )
         works.extend(unbroadcast(op, full, target))

@@ -1,9 +1,11 @@
-"""Normalisations. Forward reads the input and writes the output once (statistics stay on the chip); backward reads the
-output's gradient and the saved input and writes the input's gradient and those of scale and shift.
+"""Normalisations.
 
-FLOPs per element: forward 8 (mean 1, variance 3, normalise 2, scale and shift 2), 6 without a mean; backward 13:
-two products and two sums for the correction terms, normalised input 2, three more operations, scale and shift 4.
-BatchNorm in inference is one multiply-add with precomputed numbers: 2.
+Forward reads the input and writes the output once (statistics stay on the chip); backward reads the output's
+gradient and the saved input and writes the input's gradient and those of scale and shift.
+
+FLOPs per element: forward 8 (mean 1, variance 3, normalise 2, scale and shift 2), 6 without a mean; backward
+13: two products and two sums for the correction terms, normalised input 2, three more operations, scale and
+shift 4. BatchNorm in inference is one multiply-add with precomputed numbers: 2.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from math import prod
 
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView
-from predictor.features.ops.parts import STATISTIC_BYTES, axes_of, gradient_of, pointwise, row_work, split_rows
+from predictor.features.ops.parts import (
+    STATISTIC_BYTES,
+    axes_of,
+    gradient_of,
+    pointwise,
+    row_work,
+    split_rows,
+)
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
 from predictor.features.work import Family, OpWork, Phase, Rows
 
@@ -25,7 +34,9 @@ def _affine(op: OpView, *indices: int) -> tuple[Value, ...]:
     return tuple(value for index in indices if (value := op.optional(index)) is not None)
 
 
-def _forward(op: OpView, kind: str, rows: Rows, statistics: int, flops: int, *affine: int) -> tuple[OpWork, ...]:
+def _forward(
+    op: OpView, kind: str, rows: Rows, statistics: int, flops: int, *affine: int
+) -> tuple[OpWork, ...]:
     data = op.input(0)
     return (
         row_work(
@@ -41,7 +52,9 @@ def _forward(op: OpView, kind: str, rows: Rows, statistics: int, flops: int, *af
     )
 
 
-def _backward(op: OpView, kind: str, rows: Rows, statistics: int, *affine: int, launches: int = 2) -> Backward:
+def _backward(
+    op: OpView, kind: str, rows: Rows, statistics: int, *affine: int, launches: int = 2
+) -> Backward:
     data, out, parameters = op.input(0), op.output(), _affine(op, *affine)
     wanted = [data] if op.wants_gradient(0) else []
     wanted += [op.input(index) for index in affine if op.wants_gradient(index)]

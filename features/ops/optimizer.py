@@ -1,6 +1,8 @@
-"""The optimizer step as data: the passes over all parameters that torch's `foreach` implementations launch, and the
-single pass of the fused (compiled) ones. Numbers of tensors read and written per pass are counted in
-torch/optim/{sgd,adam}.py; a pass is one multi-tensor kernel over every parameter of one type.
+"""The optimizer step as data.
+
+torch's default (`foreach`) step makes several passes over all parameters, each a multi-tensor kernel per
+parameter type; compiled steps make one. The tensors that each pass reads and writes are counted in
+torch/optim/{sgd,adam}.py.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Value
+from predictor.features.liveness import OptimizerMemory
 from predictor.features.op_view import vector_compute
 from predictor.features.work import Elements, Family, OpWork, Phase
 from predictor.types import Optimizer, Precision, Runtime
@@ -27,7 +30,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRule:
-    """An optimizer: its passes, one fused pass, tensors of state per parameter, parameter-sized temporaries."""
+    """Passes, the fused pass, tensors of state per parameter, parameter-sized temporaries."""
 
     foreach: tuple[Pass, ...]
     fused: Pass
@@ -59,8 +62,8 @@ RULES: dict[Optimizer, UpdateRule] = {
 # Gradients are divided by the loss scale and checked for infinities.
 _UNSCALE = Pass("unscale", 1, 1, 1)
 
-# aten/src/ATen/native/cuda/MultiTensorApply.cuh: tensors and blocks per launch, elements per block. The tensor limit
-# depends on how many lists a kernel takes (1 to 5).
+# aten/src/ATen/native/cuda/MultiTensorApply.cuh: tensors and blocks per launch, elements per block. The
+# tensor limit depends on how many lists a kernel takes (1 to 5).
 _TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
 _BLOCKS_PER_LAUNCH = 320
 _ELEMENTS_PER_BLOCK = 65536
@@ -115,12 +118,9 @@ def _pass_work(item: Pass, optimizer: Optimizer, dtype: DType, sizes: Sequence[i
     )
 
 
-def state_bytes(parameters: Iterable[Value], optimizer: Optimizer) -> int:
-    """Persistent optimizer state: as many tensors of the parameter's type as the rule keeps."""
-    return RULES[optimizer].state_count * sum(value.size_bytes for value in parameters)
-
-
-def temporary_bytes(parameters: Iterable[Value], optimizer: Optimizer, runtime: Runtime) -> int:
-    """Bytes that the step allocates for its own duration."""
-    count = 0 if runtime is Runtime.COMPILED else RULES[optimizer].temporary_count
-    return count * sum(value.size_bytes for value in parameters)
+def optimizer_memory(parameters: Iterable[Value], optimizer: Optimizer, runtime: Runtime) -> OptimizerMemory:
+    """State: tensors of each parameter's own type. Temporaries live for one step."""
+    rule = RULES[optimizer]
+    sizes = [value.size_bytes for value in parameters]
+    temporary = 0 if runtime is Runtime.COMPILED else rule.temporary_count * sum(sizes)
+    return OptimizerMemory(tuple(size for size in sizes for _ in range(rule.state_count)), temporary)

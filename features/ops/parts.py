@@ -126,11 +126,15 @@ def row_work(
 
 
 def unbroadcast(op: OpView, source: Value, target: Value) -> tuple[OpWork, ...]:
-    """The sum that brings a gradient of `source`'s shape back to a broadcast operand; nothing for equal shapes."""
+    """The sum that brings a gradient of `source`'s shape to a broadcast operand's, where they differ."""
     if source.elements == target.elements:
         return ()
     rows = Rows(target.elements, max(1, source.elements // max(1, target.elements)))
-    return (row_work(op, Family.REDUCTION, "sum", rows, 1, reads=(source,), writes=(target,), phase=Phase.BACKWARD),)
+    return (
+        row_work(
+            op, Family.REDUCTION, "sum", rows, 1, reads=(source,), writes=(target,), phase=Phase.BACKWARD
+        ),
+    )
 
 
 def axes_of(op: OpView, rank: int, *, axes_input: int, default: Sequence[int]) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ def pool(op: OpView) -> tuple[OpWork, ...]:
 
 @BACKWARD_RULES.register("", *_KINDS)
 def pool_backward(op: OpView) -> Backward:
-    """Spreads the gradient over the window, or scatters it to the maxima; torch keeps the input for its shape."""
+    """Spreads the gradient over the window, or scatters it to the maxima; torch keeps the input."""
     data, out = op.input(0), op.output()
     is_max = op.op_type == "MaxPool"
     indices = out.elements * _INDEX_BYTES if is_max else 0
@@ -71,7 +71,9 @@ def global_pool(op: OpView) -> tuple[OpWork, ...]:
 def global_average_backward(op: OpView) -> Backward:
     """The broadcast gradient over the number of positions."""
     out, data = op.output(), op.input(0)
-    return Backward((pointwise(op, "div", 1, reads=(gradient_of(out),), writes=(data,), phase=Phase.BACKWARD),))
+    return Backward(
+        (pointwise(op, "div", 1, reads=(gradient_of(out),), writes=(data,), phase=Phase.BACKWARD),)
+    )
 
 
 @BACKWARD_RULES.register("", "GlobalMaxPool", "GlobalLpPool")
@@ -79,7 +81,9 @@ def global_max_backward(op: OpView) -> Backward:
     """Reads the kept input again."""
     out, data = op.output(), op.input(0)
     reads = (gradient_of(out), data)
-    return Backward((pointwise(op, "max", 1, reads=reads, writes=(data,), phase=Phase.BACKWARD),), (data.name,))
+    return Backward(
+        (pointwise(op, "max", 1, reads=reads, writes=(data,), phase=Phase.BACKWARD),), (data.name,)
+    )
 
 
 @WORK_RULES.register("", "RoiAlign", "MaxRoiPool")

@@ -1,7 +1,8 @@
 """LSTM, GRU and RNN over a whole sequence in one library call.
 
-FLOPs 2 * T * B * directions * gates * H * (I + H) for the products; the gradient asks for twice as many. The shape is
-the chain of steps: `batch` = T * directions products of (B x (I+H)) by ((I+H) x gates*H), which cannot run together.
+FLOPs 2 * T * B * directions * gates * H * (I + H) for the products; the gradient asks for twice as many. The
+shape is the chain of steps, which cannot run together: `batch` = T * directions products of (B x (I + H)) by
+((I + H) x gates * H).
 """
 
 from __future__ import annotations

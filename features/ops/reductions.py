@@ -58,14 +58,18 @@ def mean_backward(op: OpView) -> Backward:
     return Backward((work,))
 
 
-@BACKWARD_RULES.register("", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+@BACKWARD_RULES.register(
+    "", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare"
+)
 @BACKWARD_RULES.register("", "ReduceLogSum", "ReduceLogSumExp")
 def reduce_backward(op: OpView) -> Backward:
     """A factor per element from the kept input and output, times the broadcast gradient: two kernels."""
     data, out = op.input(0), op.output()
     factor = Value("factor", data.shape, data.dtype)
     works = (
-        pointwise(op, _REDUCTIONS[op.op_type][0], 2, reads=(data, out), writes=(factor,), phase=Phase.BACKWARD),
+        pointwise(
+            op, _REDUCTIONS[op.op_type][0], 2, reads=(data, out), writes=(factor,), phase=Phase.BACKWARD
+        ),
         pointwise(op, "mul", 1, reads=(gradient_of(out), factor), writes=(data,), phase=Phase.BACKWARD),
     )
     return Backward(works, (data.name, out.name))
@@ -77,7 +81,9 @@ def top_k(op: OpView) -> tuple[OpWork, ...]:
     shape = op.input(0).shape
     columns = shape[op.integer("axis", -1)] if shape else 1
     rows = Rows(op.input(0).elements // max(1, columns), columns)
-    return (row_work(op, Family.REDUCTION, "top_k", rows, 1, reads=(op.input(0),), writes=op.present_outputs),)
+    return (
+        row_work(op, Family.REDUCTION, "top_k", rows, 1, reads=(op.input(0),), writes=op.present_outputs),
+    )
 
 
 @BACKWARD_RULES.register("", "TopK")

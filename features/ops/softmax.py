@@ -1,6 +1,7 @@
 """Softmax, LogSoftmax and the losses built on them.
 
-FLOPs per element: softmax 5 (maximum, subtract, exp, sum, divide), backward 4 (product, sum, subtract, product).
+FLOPs per element: softmax 5 (maximum, subtract, exp, sum, divide), backward 4 (product, sum, subtract,
+product).
 """
 
 from __future__ import annotations
@@ -90,7 +91,11 @@ def cross_entropy(op: OpView) -> tuple[OpWork, ...]:
             row_work(op, Family.SOFTMAX, "log_softmax", rows, 5, reads=(scores,), writes=(log_probabilities,))
         ]
     picked = Value("picked", (rows.rows,), scores.dtype)
-    works.append(row_work(op, Family.REDUCTION, "nll", Rows(1, rows.rows), 1, reads=(picked, labels), writes=(op.output(),)))
+    works.append(
+        row_work(
+            op, Family.REDUCTION, "nll", Rows(1, rows.rows), 1, reads=(picked, labels), writes=(op.output(),)
+        )
+    )
     return tuple(works)
 
 
@@ -99,7 +104,17 @@ def cross_entropy_backward(op: OpView) -> Backward:
     """A gradient of the scores' shape, almost all zero, then the log-softmax gradient over it."""
     scores, labels, rows = op.input(0), op.input(1), _class_rows(op)
     works = [
-        row_work(op, Family.REDUCTION, "nll", rows, 0, reads=(labels,), writes=(scores,), phase=Phase.BACKWARD, launches=2)
+        row_work(
+            op,
+            Family.REDUCTION,
+            "nll",
+            rows,
+            0,
+            reads=(labels,),
+            writes=(scores,),
+            phase=Phase.BACKWARD,
+            launches=2,
+        )
     ]
     if op.op_type == "NegativeLogLikelihoodLoss":
         return Backward(tuple(works), (labels.name,))

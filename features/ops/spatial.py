@@ -37,7 +37,9 @@ def resize(op: OpView) -> tuple[OpWork, ...]:
     taps = _taps(op)
     flops = 0 if taps == 1 else 2 * taps * out.elements
     return (
-        work(op, Family.POOLING, _kind(op), Elements(out.elements), reads=(data,), writes=(out,), flops=flops),
+        work(
+            op, Family.POOLING, _kind(op), Elements(out.elements), reads=(data,), writes=(out,), flops=flops
+        ),
     )
 
 

@@ -1,7 +1,8 @@
 """Ops that only change strides or a name: nothing runs, and the result shares its input's memory.
 
-Slices and splits are views; their gradients are not: each slice fills a tensor of the whole input's size, a split is
-joined again. A Transpose copies unless the fusion pass found that its readers take strides (`perfcast_view` = 1).
+Slices and splits are views; their gradients are not: each slice fills a tensor of the whole input's size, a
+split is joined again. A Transpose copies unless the fusion pass found that its readers take strides
+(`perfcast_view` = 1).
 """
 
 from __future__ import annotations

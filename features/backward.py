@@ -1,0 +1,140 @@
+"""The backward pass: gradient ops in reverse order, and when each parameter's gradient is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from predictor.features.evaluate_rules import Evaluated, actual_name
+from predictor.features.graph import Graph, Node, Value
+from predictor.features.liveness import MemoryStep
+from predictor.features.op_view import element_bits, vector_compute
+from predictor.features.work import Elements, Family, OpInstance, OpWork, ParameterGradient, Phase
+
+_SEED_NODE = "loss"
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardStep:
+    """One node's place in the backward pass."""
+
+    gradients: tuple[str, ...]
+    passes: tuple[str, ...]
+    saves: tuple[str, ...]
+    extra_bytes: int
+
+
+class BackwardPass:
+    """Emits backward ops in reverse order along the paths that carry a gradient."""
+
+    def __init__(
+        self, graph: Graph, nodes: list[Node], evaluated: list[Evaluated], needs_gradient: set[str]
+    ) -> None:
+        self._graph = graph
+        self._nodes = nodes
+        self._evaluated = evaluated
+        self._needs_gradient = needs_gradient
+        self._additions: dict[str, OpWork] = {}
+        self._steps: dict[int, BackwardStep] = {}
+        self.ready: dict[str, int] = {}
+        """Index of the op that completes each parameter's gradient."""
+
+    def run(self, ops: list[OpInstance]) -> None:
+        """Appends the backward ops to `ops`."""
+        arrived = self._seed(ops)
+        for index in range(len(self._nodes) - 1, -1, -1):
+            node, found = self._nodes[index], self._evaluated[index]
+            backward = found.backward
+            if backward is None or arrived.isdisjoint(node.outputs):
+                continue
+            ops.extend(
+                OpInstance(work, node.name, node.op_type, found.backward_covered) for work in backward.works
+            )
+            gradients = tuple(name for name in node.inputs if name in self._needs_gradient)
+            for name in gradients:
+                if name in arrived:
+                    ops.append(OpInstance(self._addition(name), node.name, node.op_type))
+                arrived.add(name)
+                if name in self._graph.parameters:
+                    self.ready[name] = len(ops) - 1
+            self._steps[index] = BackwardStep(
+                gradients,
+                tuple(actual_name(node, name) for name in backward.passes),
+                tuple(actual_name(node, name) for name in backward.saves),
+                backward.saved_extra_bytes,
+            )
+
+    def _seed(self, ops: list[OpInstance]) -> set[str]:
+        """Gradients of the outputs that nothing else reads (all outputs, if every one is read)."""
+        names = [name for name in self._graph.outputs if name in self._needs_gradient]
+        heads = [name for name in names if name not in self._graph.consumers] or names
+        for name in heads:
+            ops.append(OpInstance(_fill(self._graph.values[name]), _SEED_NODE, "seed"))
+        return set(heads)
+
+    def _addition(self, name: str) -> OpWork:
+        found = self._additions.get(name)
+        if found is None:
+            found = self._additions[name] = _accumulate(self._graph.values[name])
+        return found
+
+    def gradients(self) -> tuple[ParameterGradient, ...]:
+        """Parameter gradients in the order in which they become ready."""
+        values = self._graph.values
+        ordered = sorted(self.ready.items(), key=lambda item: item[1])
+        return tuple(ParameterGradient(name, values[name].size_bytes, index) for name, index in ordered)
+
+    def memory_steps(self, cached_weights: set[str] | frozenset[str]) -> list[MemoryStep]:
+        """What each node does to memory, in forward order."""
+        nothing = BackwardStep((), (), (), 0)
+        steps = []
+        for index, (node, found) in enumerate(zip(self._nodes, self._evaluated, strict=True)):
+            step = self._steps.get(index, nothing)
+            steps.append(
+                MemoryStep(
+                    reads=node.inputs,
+                    writes=node.outputs,
+                    is_view=not found.forward,
+                    gradients=step.gradients,
+                    passes=step.passes,
+                    saves=step.saves,
+                    extra_bytes=step.extra_bytes,
+                    workspace_bytes=_convolution_bytes(found.forward),
+                    backward_workspace_bytes=_convolution_bytes(
+                        found.backward.works if found.backward else ()
+                    ),
+                    is_pinned=bool(cached_weights) and node.outputs[0] in cached_weights,
+                )
+            )
+        return steps
+
+
+def _convolution_bytes(works: Iterable[OpWork]) -> int:
+    """Operands of the largest convolution: libraries take workspace in proportion to them."""
+    return max(
+        (work.moved_bytes - work.parameter_bytes for work in works if work.family is Family.CONVOLUTION),
+        default=0,
+    )
+
+
+def _elementwise(kind: str, value: Value, flops: int, reads: int) -> OpWork:
+    return OpWork(
+        family=Family.ELEMENTWISE,
+        kind=kind,
+        phase=Phase.BACKWARD,
+        compute=vector_compute((value,)),
+        shape=Elements(value.elements),
+        element_bits=element_bits((value,)),
+        matrix_flops=0,
+        vector_flops=flops * value.elements,
+        read_bytes=reads * value.size_bytes,
+        write_bytes=value.size_bytes,
+    )
+
+
+def _accumulate(value: Value) -> OpWork:
+    return _elementwise("add", value, 1, 2)
+
+
+def _fill(value: Value) -> OpWork:
+    return _elementwise("fill", value, 0, 0)

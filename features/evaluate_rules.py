@@ -1,0 +1,159 @@
+"""Runs the rules over a graph's nodes, once per distinct signature.
+
+A signature is all that a rule can see (op, attributes, types, constants, which inputs are weights or need a
+gradient), so equal nodes of any names share one evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from predictor.errors import InvalidGraph
+from predictor.features.graph import Attribute, Graph, Node, Value
+from predictor.features.op_view import OpView
+from predictor.features.rules import (
+    Backward,
+    BackwardRule,
+    WorkRule,
+    unknown_backward,
+    unknown_work,
+)
+from predictor.features.work import OpWork, Phase
+from predictor.registry import Registry
+from predictor.types import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What the rules say of one signature; value names are positional (`in0`, `out0`).
+
+    Attributes:
+        forward: forward works.
+        backward: what the gradient asks, None where no gradient passes.
+        covered, backward_covered: False where the fallback answered.
+    """
+
+    forward: tuple[OpWork, ...]
+    backward: Backward | None
+    covered: bool
+    backward_covered: bool
+
+
+class RuleEvaluator:
+    """Evaluates nodes of one graph under one job, remembering every signature."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        work_rules: Registry[WorkRule],
+        backward_rules: Registry[BackwardRule],
+        *,
+        precision: Precision,
+        training: bool,
+        weights: frozenset[str] | set[str],
+        needs_gradient: frozenset[str] | set[str],
+    ) -> None:
+        self._graph = graph
+        self._rules = work_rules, backward_rules
+        self._precision = precision
+        self._training = training
+        self._weights = weights
+        self._needs_gradient = needs_gradient
+        self._type_ids: dict[Hashable, int] = {}
+        self._value_keys: dict[str, Hashable] = {"": None}
+        self._known: dict[Hashable, Evaluated] = {}
+
+    def __call__(self, node: Node) -> Evaluated:
+        """The evaluation of `node`. Raises InvalidGraph when a rule cannot make sense of its operands."""
+        signature = self._signature(node)
+        found = self._known.get(signature)
+        if found is None:
+            try:
+                found = self._evaluate(node)
+            except InvalidGraph as error:
+                raise InvalidGraph(f"node {node.name!r}: {error.message}", node=node.name) from None
+            except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+                shapes = ", ".join(str(self._graph.values[name].shape) for name in node.inputs if name)
+                raise InvalidGraph(
+                    f"node {node.name!r}: the rule of {node.op_type} cannot price inputs of shapes "
+                    f"{shapes} ({error}); check the model with onnx.checker",
+                    node=node.name,
+                ) from error
+            self._known[signature] = found
+        return found
+
+    def _value_key(self, name: str) -> Hashable:
+        value = self._graph.values[name]
+        type_id = self._type_ids.setdefault((value.shape, value.dtype), len(self._type_ids))
+        flags = (name in self._weights) + 2 * (name in self._needs_gradient)
+        constant = self._graph.constants.get(name)
+        key: Hashable = 4 * type_id + flags if constant is None else (4 * type_id + flags, constant)
+        self._value_keys[name] = key
+        return key
+
+    def _signature(self, node: Node) -> Hashable:
+        keys = self._value_keys
+        inputs = node.inputs
+        parts = [keys[name] if name in keys else self._value_key(name) for name in inputs]
+        parts += [keys[name] if name in keys else self._value_key(name) for name in node.outputs]
+        # Which inputs are the same value matters only where one repeats.
+        repeats = None
+        if len(inputs) > 1 and len(set(inputs)) != len(inputs):
+            repeats = tuple(inputs.index(name) for name in inputs)
+        return node.op_type, node.domain, len(inputs), tuple(parts), _attributes_key(node.attributes), repeats
+
+    def _evaluate(self, node: Node) -> Evaluated:
+        work_rules, backward_rules = self._rules
+        opset = self._graph.opsets.get(node.domain, 1)
+        view = self._view(node, opset)
+        rule = work_rules.get(node.domain, node.op_type, opset)
+        forward = rule(view) if rule else unknown_work(view)
+        backward, covered = None, True
+        if view.needs_gradient:
+            backward_rule = backward_rules.get(node.domain, node.op_type, opset)
+            backward = backward_rule(view) if backward_rule else unknown_backward(view)
+            covered = backward_rule is not None
+        return Evaluated(
+            forward=tuple(work.in_phase(Phase.FORWARD) for work in forward),
+            backward=backward,
+            covered=rule is not None,
+            backward_covered=covered,
+        )
+
+    def _view(self, node: Node, opset: int) -> OpView:
+        position = {name: f"in{index}" for index, name in reversed(list(enumerate(node.inputs)))}
+        values = self._graph.values
+
+        def renamed(name: str, new_name: str) -> Value | None:
+            return Value(new_name, values[name].shape, values[name].dtype) if name else None
+
+        return OpView(
+            domain=node.domain,
+            op_type=node.op_type,
+            attributes=node.attributes,
+            inputs=tuple(renamed(name, position[name]) for name in node.inputs),
+            outputs=tuple(renamed(name, f"out{index}") for index, name in enumerate(node.outputs)),
+            opset=opset,
+            constants=tuple(self._graph.constants.get(name) for name in node.inputs),
+            weights=tuple(name in self._weights for name in node.inputs),
+            precision=self._precision,
+            training=self._training,
+            needs_gradient=frozenset(position[name] for name in node.inputs if name in self._needs_gradient),
+        )
+
+
+def actual_name(node: Node, positional: str) -> str:
+    """The graph's name of a view's `in3` or `out0`."""
+    if positional.startswith("in"):
+        return node.inputs[int(positional[2:])]
+    return node.outputs[int(positional[3:])]
+
+
+def _attributes_key(attributes: Mapping[str, Attribute]) -> Hashable:
+    if not attributes:
+        return None
+    items = [
+        (name, value.fingerprint if isinstance(value, Graph) else value) for name, value in attributes.items()
+    ]
+    return tuple(sorted(items))

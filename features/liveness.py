@@ -1,0 +1,286 @@
+"""Which tensors are alive when: lifetimes of storages, their peak, and what an allocator holds.
+
+A view shares the storage of its base; a storage lives from the op that writes it to the last one that needs
+it. In training that is the backward op of the first layer that saved it. Gradients of activations live from
+the op that makes them to the one that consumes them, gradients of parameters until the optimizer has stepped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import accumulate
+
+from predictor.features.allocator import CachingAllocator
+from predictor.features.graph import Graph, Value
+from predictor.features.work import MemoryWork
+
+_LARGE_WORKSPACE_FACTOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStep:
+    """What one node does to memory.
+
+    Attributes:
+        reads, writes: value names.
+        is_view: the outputs share the first input's storage.
+        gradients: inputs whose gradient its backward step makes; empty when it has none.
+        passes: those of `gradients` that share the memory of the output's gradient.
+        saves: values kept for the backward step. extra_bytes: further bytes kept.
+        workspace_bytes, backward_workspace_bytes: operands of its largest convolution in either direction.
+        is_pinned: the outputs live to the end of forward whoever reads them (autocast's weight cache).
+    """
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    is_view: bool
+    gradients: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    saves: tuple[str, ...] = ()
+    extra_bytes: int = 0
+    workspace_bytes: int = 0
+    backward_workspace_bytes: int = 0
+    is_pinned: bool = False
+
+
+class Line(Enum):
+    """What a storage is held for."""
+
+    SAVED = 0
+    TRANSIENT = 1
+    PARAMETER_GRADIENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """`size_bytes` held during the steps `begin` to `end`, both included."""
+
+    line: Line
+    size_bytes: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerMemory:
+    """Bytes of persistent state per parameter tensor, and of temporaries during the step."""
+
+    state_bytes: tuple[int, ...] = ()
+    temporary_bytes: int = 0
+
+
+def memory_work(
+    graph: Graph, steps: Sequence[MemoryStep], *, training: bool, optimizer: OptimizerMemory | None = None
+) -> MemoryWork:
+    """Persistent bytes, and what is alive at the peak of one iteration.
+
+    Steps 0..F-1 are the nodes forward, then in training F..2F-1 backward in reverse order, then the optimizer
+    step.
+    """
+    values, optimizer = graph.values, optimizer or OptimizerMemory()
+    lifetimes = _Sweep(graph, steps, training).lifetimes()
+    length = 2 * len(steps) + 1 if training else max(1, len(steps))
+    if optimizer.temporary_bytes:
+        lifetimes.append(Lifetime(Line.TRANSIENT, optimizer.temporary_bytes, length - 1, length - 1))
+    saved_bytes, transient_bytes, allocated_bytes = _peak(lifetimes, length)
+    if not training:
+        saved_bytes, transient_bytes = saved_bytes + transient_bytes, 0
+    held = [values[name].size_bytes for name in sorted(graph.parameters | graph.buffers)]
+    inputs = [values[name].size_bytes for name in graph.inputs]
+    plain, some, large = (
+        _reserved_bytes(
+            held, inputs, optimizer.state_bytes, lifetimes, _workspaces(steps, training, factor), length
+        )
+        for factor in (0, 1, _LARGE_WORKSPACE_FACTOR)
+    )
+    state_bytes = sum(optimizer.state_bytes)
+    return MemoryWork(
+        parameter_bytes=_total(values, graph.parameters),
+        gradient_bytes=sum(x.size_bytes for x in lifetimes if x.line is Line.PARAMETER_GRADIENT),
+        optimizer_state_bytes=state_bytes,
+        buffer_bytes=_total(values, graph.buffers),
+        input_bytes=sum(inputs),
+        activation_bytes=saved_bytes,
+        transient_bytes=transient_bytes,
+        live_peak_bytes=sum(held)
+        + sum(inputs)
+        + state_bytes
+        + saved_bytes
+        + transient_bytes
+        + allocated_bytes,
+        reserved_bytes=plain,
+        workspace_reserved_bytes=some,
+        large_workspace_reserved_bytes=large,
+    )
+
+
+def _total(values: Mapping[str, Value], names: Iterable[str]) -> int:
+    return sum(values[name].size_bytes for name in names)
+
+
+def _peak(lifetimes: Sequence[Lifetime], length: int) -> tuple[int, int, int]:
+    """(saved, transient, parameter gradients) at the first step with the largest sum."""
+    differences = {line: [0] * (length + 1) for line in Line}
+    for item in lifetimes:
+        timeline = differences[item.line]
+        timeline[item.begin] += item.size_bytes
+        timeline[item.end + 1] -= item.size_bytes
+    saved, transient, gradients = (list(accumulate(differences[line])) for line in Line)
+    return max(zip(saved[:length], transient, gradients, strict=False), key=sum)
+
+
+def _workspaces(steps: Sequence[MemoryStep], training: bool, factor: int) -> dict[int, int]:
+    """Bytes of kernels' workspace by step of the timeline."""
+    if not factor:
+        return {}
+    found = {index: step.workspace_bytes for index, step in enumerate(steps) if step.workspace_bytes}
+    if training:
+        last = 2 * len(steps) - 1
+        found.update(
+            (last - index, step.backward_workspace_bytes)
+            for index, step in enumerate(steps)
+            if step.gradients and step.backward_workspace_bytes
+        )
+    return {index: factor * size for index, size in found.items()}
+
+
+def _reserved_bytes(
+    held: Sequence[int],
+    inputs: Sequence[int],
+    state: Sequence[int],
+    lifetimes: Sequence[Lifetime],
+    workspaces: Mapping[int, int],
+    length: int,
+) -> int:
+    """What a caching allocator has taken from the driver after two iterations.
+
+    The optimizer makes its state in the first step. Everything alive at the last step is freed after it.
+    """
+    allocator = CachingAllocator()
+    begins: list[list[int]] = [[] for _ in range(length)]
+    ends: list[list[int]] = [[] for _ in range(length)]
+    for index, item in enumerate(lifetimes):
+        begins[item.begin].append(index)
+        ends[item.end].append(index)
+    for size in held:
+        allocator.allocate(size)
+    for iteration in range(2):
+        batch = [allocator.allocate(size) for size in inputs]
+        addresses: dict[int, int] = {}
+        for step in range(length):
+            if step == length - 1 and iteration == 0:
+                for size in state:
+                    allocator.allocate(size)
+            for index in begins[step]:
+                addresses[index] = allocator.allocate(lifetimes[index].size_bytes)
+            if step in workspaces:
+                allocator.release(allocator.allocate(workspaces[step]))
+            for index in ends[step]:
+                allocator.release(addresses[index])
+        for address in batch:
+            allocator.release(address)
+    return allocator.reserved_bytes
+
+
+class _Sweep:
+    """Finds storages and their lifetimes."""
+
+    def __init__(self, graph: Graph, steps: Sequence[MemoryStep], training: bool) -> None:
+        self._graph = graph
+        self._steps = steps
+        self._training = training
+        self._base: dict[str, str] = {}
+        self._born: dict[str, int] = {}
+        self._last_use: dict[str, int] = {}
+        self._pinned: set[str] = set()
+        for index, step in enumerate(steps):
+            self._forward(index, step)
+
+    def _root(self, name: str) -> str:
+        return self._base.get(name, name)
+
+    def _forward(self, index: int, step: MemoryStep) -> None:
+        for name in step.reads:
+            if name:
+                self._last_use[self._root(name)] = index
+        for name in step.writes:
+            if not name:
+                continue
+            source = step.reads[0] if step.is_view and step.reads else ""
+            if source and self._graph.values[source].dtype is self._graph.values[name].dtype:
+                self._base[name] = self._root(source)
+            else:
+                self._born[name] = index
+                self._last_use[name] = index
+                if step.is_pinned:
+                    self._pinned.add(name)
+
+    def lifetimes(self) -> list[Lifetime]:
+        """All storages but the persistent ones, in no particular order."""
+        found = self._activations()
+        if self._training:
+            found += self._gradients()
+        return found
+
+    def _activations(self) -> list[Lifetime]:
+        """Results of nodes; saved ones live until the backward step of their first saver."""
+        count = len(self._steps)
+        found: list[Lifetime] = []
+        release: dict[str, int] = {}
+        for index, step in enumerate(self._steps):
+            backward_index = 2 * count - 1 - index
+            for name in step.saves:
+                release.setdefault(self._root(name), backward_index)
+            if step.extra_bytes:
+                found.append(Lifetime(Line.SAVED, step.extra_bytes, index, backward_index))
+        results = {self._root(name) for name in self._graph.outputs}
+        for name, begin in self._born.items():
+            end = self._last_use[name]
+            if name in results:
+                end = 2 * count - 1 if self._training else count - 1
+            elif name in self._pinned:
+                end = count - 1
+            line = Line.SAVED if name in release else Line.TRANSIENT
+            end = max(end, release.get(name, end))
+            found.append(Lifetime(line, self._graph.values[name].size_bytes, begin, end))
+        return found
+
+    def _gradients(self) -> list[Lifetime]:
+        """Of activations until their producer's backward step, of parameters until the iteration's end."""
+        count, values, parameters = len(self._steps), self._graph.values, self._graph.parameters
+        storage: dict[str, str] = {}
+        spans: dict[str, list[int]] = {}
+        parameter_begins: dict[str, int] = {}
+        for index in range(count - 1, -1, -1):
+            step, now = self._steps[index], 2 * count - 1 - index
+            if not step.gradients:
+                continue
+            arrived = ""
+            for name in step.writes:
+                if not name:
+                    continue
+                if name not in storage and name in self._graph.outputs:
+                    # Seeded by the loss, which stands between forward and backward.
+                    storage[name] = name
+                    spans[name] = [count, now]
+                if name in storage:
+                    arrived = arrived or storage[name]
+                    spans[storage[name]][1] = now
+            for name in step.gradients:
+                if name in parameters:
+                    parameter_begins.setdefault(name, now)
+                elif name in storage:
+                    spans[storage[name]][1] = now
+                elif name in step.passes and arrived:
+                    storage[name] = arrived
+                else:
+                    storage[name] = name
+                    spans[name] = [now, now]
+        found = [Lifetime(Line.TRANSIENT, values[name].size_bytes, *span) for name, span in spans.items()]
+        found += [
+            Lifetime(Line.PARAMETER_GRADIENT, values[name].size_bytes, begin, 2 * count)
+            for name, begin in parameter_begins.items()
+        ]
+        return found

@@ -1,0 +1,183 @@
+"""Graph + job -> Program: forward ops, the backward pass derived from them, the optimizer step, and memory.
+
+An exported graph holds no loss: the backward pass starts from gradients of its outputs (one fill each). A
+value with k readers on the gradient's path costs k - 1 additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from predictor.errors import UnsupportedOp
+from predictor.features.backward import BackwardPass
+from predictor.features.evaluate_rules import Evaluated, RuleEvaluator
+from predictor.features.graph import Graph, Node
+from predictor.features.liveness import memory_work
+from predictor.features.ops.optimizer import optimizer_memory, optimizer_work
+from predictor.features.rules import (
+    BACKWARD_RULES,
+    WORK_RULES,
+    BackwardRule,
+    WorkRule,
+    load_rules,
+)
+from predictor.features.work import OpInstance, Program
+from predictor.registry import Registry
+from predictor.types import Mode, Optimizer, Precision, Runtime
+
+_OPTIMIZER_NODE = "optimizer"
+
+
+def build_program(
+    graph: Graph,
+    *,
+    mode: Mode,
+    precision: Precision,
+    optimizer: Optimizer,
+    runtime: Runtime,
+    work_rules: Registry[WorkRule] = WORK_RULES,
+    backward_rules: Registry[BackwardRule] = BACKWARD_RULES,
+    strict: bool = False,
+) -> Program:
+    """One iteration of `graph` on one device, in execution order.
+
+    Args:
+        graph: as read from a file; blocks are fused and the precision policy is applied here.
+        mode: INFER is the forward pass; TRAIN adds backward and the step of `optimizer`.
+        strict: raise UnsupportedOp, naming every op type without a rule, instead of pricing it by its bytes.
+
+    Raises InvalidGraph when operands make no sense to an op's rule.
+    """
+    from predictor.features.lowering import lower
+
+    load_rules()
+    lowered = lower(graph, runtime=runtime, precision=precision)
+    return program_of(
+        lowered,
+        mode=mode,
+        precision=precision,
+        optimizer=optimizer,
+        runtime=runtime,
+        work_rules=work_rules,
+        backward_rules=backward_rules,
+        strict=strict,
+        fingerprint=graph.fingerprint,
+    )
+
+
+def program_of(
+    graph: Graph,
+    *,
+    mode: Mode,
+    precision: Precision = Precision.FP32,
+    optimizer: Optimizer = Optimizer.NONE,
+    runtime: Runtime = Runtime.EAGER,
+    work_rules: Registry[WorkRule] = WORK_RULES,
+    backward_rules: Registry[BackwardRule] = BACKWARD_RULES,
+    strict: bool = False,
+    fingerprint: str | None = None,
+) -> Program:
+    """As `build_program`, for a graph that is lowered already."""
+    load_rules()
+    training = mode is Mode.TRAIN
+    nodes, weights = _execution_order(graph)
+    needs_gradient = _needs_gradient(graph, nodes) if training else set()
+    evaluate = RuleEvaluator(
+        graph,
+        work_rules,
+        backward_rules,
+        precision=precision,
+        training=training,
+        weights=weights,
+        needs_gradient=needs_gradient,
+    )
+    evaluated = [evaluate(node) for node in nodes]
+    if strict:
+        _require_rules(nodes, evaluated)
+    ops = [
+        OpInstance(work, node.name, node.op_type, found.covered)
+        for node, found in zip(nodes, evaluated, strict=True)
+        for work in found.forward
+    ]
+    backward = BackwardPass(graph, nodes, evaluated, needs_gradient)
+    if training:
+        backward.run(ops)
+        trained = [graph.values[name] for name in backward.ready]
+        step = optimizer_work(trained, optimizer, precision=precision, runtime=runtime)
+        ops.extend(OpInstance(work, _OPTIMIZER_NODE, optimizer.value) for work in step)
+    else:
+        trained = []
+    memory = memory_work(
+        graph,
+        backward.memory_steps(weights if precision is Precision.AMP else frozenset()),
+        training=training,
+        optimizer=optimizer_memory(trained, optimizer, runtime),
+    )
+    return Program(
+        ops=tuple(ops),
+        memory=memory,
+        gradients=backward.gradients(),
+        parameter_count=graph.parameter_count,
+        batch=graph.batch,
+        fingerprint=fingerprint or graph.fingerprint,
+    )
+
+
+def _execution_order(graph: Graph) -> tuple[list[Node], set[str]]:
+    """Nodes in order, and the values that are weights; weight-only nodes move to just before their reader.
+
+    Frameworks cast or reshape a weight where it is used; its gradient is complete soon after that layer's.
+    """
+    weights = {*graph.parameters, *graph.buffers}
+    waiting: dict[str, Node] = {}
+    ordered: list[Node] = []
+
+    def release(name: str) -> None:
+        node = waiting.get(name)
+        if node is not None:
+            for output in node.outputs:
+                waiting.pop(output, None)
+            for source in node.inputs:
+                release(source)
+            ordered.append(node)
+
+    for node in graph.nodes:
+        if all(not name or name in weights for name in node.inputs):
+            weights.update(name for name in node.outputs if name)
+            waiting.update((name, node) for name in node.outputs if name)
+            continue
+        if waiting:
+            for name in node.inputs:
+                if name in waiting:
+                    release(name)
+        ordered.append(node)
+    for name in graph.outputs:
+        release(name)
+    return ordered, weights
+
+
+def _needs_gradient(graph: Graph, nodes: Iterable[Node]) -> set[str]:
+    """Parameters, and every float computed from one."""
+    found = set(graph.parameters)
+    values = graph.values
+    for node in nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(name for name in node.outputs if name and values[name].dtype.is_float)
+    return found
+
+
+def _require_rules(nodes: list[Node], evaluated: list[Evaluated]) -> None:
+    missing: dict[str, int] = {}
+    for node, found in zip(nodes, evaluated, strict=True):
+        name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+        if not found.covered:
+            missing[name] = missing.get(name, 0) + 1
+        elif not found.backward_covered:
+            missing[f"gradient of {name}"] = missing.get(f"gradient of {name}", 0) + 1
+    if missing:
+        listed = ", ".join(f"{name} ({count}x)" for name, count in sorted(missing.items()))
+        raise UnsupportedOp(
+            f"{len(missing)} op types have no work rule: {listed}; register rules through the entry-point "
+            "group predictor.work_rules, or drop strict to price them by the bytes they move",
+            ops=",".join(sorted(missing)),
+        )
