@@ -68,7 +68,7 @@ ARCHITECTURES: Mapping[str, Callable[..., bytes]] = {
     "vgg16": vgg16,
     "xception": xception,
 }
-"""Name -> builder of ONNX bytes. All take `batch`; transformers also `sequence` and `loss`, image models
+"""Name -> builder of ONNX bytes. All take `batch`; transformers also `sequence` and `training`, image models
 `image` and `classes`, deepspeech2 `frames`."""
 
 

@@ -7,6 +7,7 @@ Every builder takes `batch` (a number or a symbol), `image` (side of the square 
 from __future__ import annotations
 
 from predictor.errors import InvalidRequest
+from predictor.features.architectures.layers import dropout
 from predictor.features.builder import GraphBuilder, Tensor
 
 
@@ -21,8 +22,13 @@ def resnet50(*, batch: int | str = "batch", image: int = 224, classes: int = 100
     return b.build([classifier(b, x, classes)])
 
 
-def vgg16(*, batch: int | str = "batch", image: int = 224, classes: int = 1000) -> bytes:
-    """VGG-16 (Simonyan & Zisserman 2014) with its three dense layers: 138,357,544 parameters at 224."""
+def vgg16(
+    *, batch: int | str = "batch", image: int = 224, classes: int = 1000, training: bool = False
+) -> bytes:
+    """VGG-16 (Simonyan & Zisserman 2014) with its three dense layers: 138,357,544 parameters at 224.
+
+    `training` adds the two dropouts.
+    """
     b = GraphBuilder("vgg16")
     x = b.input("image", (batch, 3, image, image))
     for channels, repeats in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
@@ -31,7 +37,7 @@ def vgg16(*, batch: int | str = "batch", image: int = 224, classes: int = 1000) 
         x = b.max_pool(x, kernel=2)
     x = b.flatten(x)
     for _ in range(2):
-        x = b.op("Dropout", [b.relu(b.linear(x, 4096))])
+        x = dropout(b, training, b.relu(b.linear(x, 4096)))
     return b.build([b.linear(x, classes)])
 
 

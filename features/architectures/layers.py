@@ -35,9 +35,11 @@ def projection(
     return b.reshape(y, [-1, x.size(1), features]) if x.rank > 2 else y
 
 
-def dropout(b: GraphBuilder, x: Tensor) -> Tensor:
-    """Runs in training only."""
-    y: Tensor = b.op("Dropout", [x])
+def dropout(b: GraphBuilder, training: bool, x: Tensor) -> Tensor:
+    """A Dropout that drops where `training`, and `x` itself elsewhere, as eager inference runs it."""
+    if not training:
+        return x
+    y: Tensor = b.op("Dropout", [x, b.constant(0.1), b.constant(True, dtype=DType.BOOL)])
     return y
 
 

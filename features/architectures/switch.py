@@ -47,11 +47,16 @@ class _Builder:
     c: SwitchConfig
     batch: int
     length: int
+    training: bool
     router_logits: list[Tensor]
+
+    def drop(self, x: Tensor) -> Tensor:
+        """Dropout where training."""
+        return dropout(self.b, self.training, x)
 
 
 def switch_transformer(
-    config: SwitchConfig, *, batch: int = 1, sequence: int = 512, loss: bool = False
+    config: SwitchConfig, *, batch: int = 1, sequence: int = 512, training: bool = False
 ) -> bytes:
     """ONNX bytes on (batch, sequence) ids for both sides; the experts' buffers need the batch as a number."""
     b = GraphBuilder(f"switch_{config.layers}x{config.width}")
@@ -60,16 +65,16 @@ def switch_transformer(
     padding = padding_scores(b, b.input("attention_mask", (batch, sequence), DType.INT64))
     decoder_mask = b.input("decoder_attention_mask", (batch, sequence), DType.INT64)
     tokens = b.parameter((config.vocabulary, config.width), "tokens")
-    encoder = _Builder(b, config, batch, sequence, [])
-    encoded = _stack(encoder, dropout(b, embed(b, ids, tokens)), padding, None)
-    decoder = _Builder(b, config, batch, sequence, [])
+    encoder = _Builder(b, config, batch, sequence, training, [])
+    encoded = _stack(encoder, encoder.drop(embed(b, ids, tokens)), padding, None)
+    decoder = _Builder(b, config, batch, sequence, training, [])
     causal = _causal_scores(b, decoder_mask, sequence)
-    decoded = _stack(decoder, dropout(b, embed(b, decoder_ids, tokens)), causal, (encoded, padding))
+    decoded = _stack(decoder, decoder.drop(embed(b, decoder_ids, tokens)), causal, (encoded, padding))
     scaled = b.mul(decoded, b.constant(config.width**-0.5))
     rows: Tensor = b.op("Gemm", [b.reshape(scaled, [-1, config.width]), tokens], transB=1)
     logits = b.reshape(rows, [batch, sequence, config.vocabulary])
     losses = [term for side in (encoder, decoder) for term in _router_losses(b, side)]
-    if loss:
+    if training:
         total = token_loss(b, logits, b.input("labels", (batch, sequence), DType.INT64))
         for term in losses:
             total = b.add(total, b.mul(term, b.constant(0.001)))
@@ -84,14 +89,14 @@ def _stack(s: _Builder, x: Tensor, scores_mask: Tensor, memory: tuple[Tensor, Te
     crossed = _no_positions(s, memory[1]) if memory else None
     for index in range(s.c.layers):
         normed = _rms_norm(b, x)
-        x = b.add(x, dropout(b, _attention(s, normed, normed, own)))
+        x = b.add(x, s.drop(_attention(s, normed, normed, own)))
         if memory and crossed:
-            x = b.add(x, dropout(b, _attention(s, _rms_norm(b, x), memory[0], crossed)))
+            x = b.add(x, s.drop(_attention(s, _rms_norm(b, x), memory[0], crossed)))
         normed = _rms_norm(b, x)
         sparse = index % s.c.sparse_step == s.c.sparse_step - 1
         hidden = _experts(s, normed) if sparse else _feed_forward(s, normed)
-        x = b.add(x, dropout(b, hidden))
-    return dropout(b, _rms_norm(b, x))
+        x = b.add(x, s.drop(hidden))
+    return s.drop(_rms_norm(b, x))
 
 
 def _rms_norm(b: GraphBuilder, x: Tensor) -> Tensor:
@@ -104,7 +109,7 @@ def _attention(s: _Builder, x: Tensor, source: Tensor, bias: Tensor) -> Tensor:
     inner = c.heads * c.head_width
     query, key, value = (_matrix(b, t, inner) for t in (x, source, source))
     scores = b.matmul(split_heads(b, query, c.heads), split_heads(b, key, c.heads, keys=True))
-    mixed = b.matmul(dropout(b, b.softmax(b.add(scores, bias))), split_heads(b, value, c.heads))
+    mixed = b.matmul(s.drop(b.softmax(b.add(scores, bias))), split_heads(b, value, c.heads))
     return _matrix(b, merge_heads(b, mixed), c.width)
 
 
@@ -114,7 +119,7 @@ def _matrix(b: GraphBuilder, x: Tensor, features: int) -> Tensor:
 
 def _feed_forward(s: _Builder, x: Tensor) -> Tensor:
     b = s.b
-    return _matrix(b, dropout(b, b.relu(_matrix(b, x, s.c.hidden))), s.c.width)
+    return _matrix(b, s.drop(b.relu(_matrix(b, x, s.c.hidden))), s.c.width)
 
 
 def _experts(s: _Builder, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """GPT-2, OPT and BERT from their published configurations, as the eager HuggingFace implementations run them.
 
-Attention is written out (product, scale, mask, softmax, product). Dropout stands where the implementations
-drop in training; it costs nothing in inference. `loss` appends the cross entropy over `labels`.
+Attention is written out (product, scale, mask, softmax, product). With `training`, dropout stands where the
+implementations drop and the cross entropy over `labels` ends the graph.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import TypeAlias
 
 from predictor.errors import InvalidRequest
@@ -26,7 +27,7 @@ from predictor.features.architectures.layers import (
 from predictor.features.builder import GraphBuilder, Tensor
 from predictor.features.dtype import DType
 
-_Body: TypeAlias = "Callable[[GraphBuilder, TransformerConfig, Tensor, int | str], tuple[Tensor, ...]]"
+_Body: TypeAlias = "Callable[[GraphBuilder, TransformerConfig, Tensor, int | str, bool], tuple[Tensor, ...]]"
 
 
 class Style(StrEnum):
@@ -70,7 +71,11 @@ class TransformerConfig:
 
 
 def transformer(
-    config: TransformerConfig, *, batch: int | str = "batch", sequence: int | None = None, loss: bool = False
+    config: TransformerConfig,
+    *,
+    batch: int | str = "batch",
+    sequence: int | None = None,
+    training: bool = False,
 ) -> bytes:
     """ONNX bytes of the model on (batch, sequence) token ids; `sequence` defaults to the position table.
 
@@ -83,8 +88,8 @@ def transformer(
         )
     b = GraphBuilder(f"{config.style}_{config.layers}x{config.width}")
     ids = b.input("input_ids", (batch, length), DType.INT64)
-    outputs = _MODELS[config.style](b, config, ids, batch)
-    if loss:
+    outputs = _MODELS[config.style](b, config, ids, batch, training)
+    if training:
         outputs = (_loss(b, config.head, outputs, (batch, length)),)
     return b.build(outputs)
 
@@ -106,10 +111,13 @@ def _loss(b: GraphBuilder, head: Head, outputs: tuple[Tensor, ...], shape: tuple
     if head is Head.PRETRAINING:
         words = token_loss(b, logits, b.input("labels", shape, DType.INT64))
         return b.add(words, token_loss(b, outputs[1], b.input("second_labels", (batch,), DType.INT64)))
-    raise InvalidRequest(f"a model with head {head} has no loss; choose a head with logits", field="loss")
+    raise InvalidRequest(f"a model with head {head} has no loss; choose a head with logits", field="training")
 
 
-def _gpt2(b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str) -> tuple[Tensor, ...]:
+def _gpt2(
+    b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str, training: bool
+) -> tuple[Tensor, ...]:
+    drop = partial(dropout, b, training)
     length = ids.size(1)
     tokens = b.parameter((c.vocabulary, c.width), "tokens")
     positions = b.parameter((c.positions, c.width), "positions")
@@ -117,20 +125,23 @@ def _gpt2(b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str) 
     if length < c.positions:
         triangle = b.slice(b.slice(triangle, 0, length, axis=2), 0, length, axis=3)
     x = b.add(embed(b, ids, tokens), embed(b, indices(b, (1, length), "position_ids"), positions))
-    x = dropout(b, x)
+    x = drop(x)
     for _ in range(c.layers):
         query, key, value = b.split(projection(b, b.layer_norm(x), 3 * c.width), 3, axis=-1)
         scores = b.matmul(split_heads(b, query, c.heads), split_heads(b, key, c.heads, keys=True))
         scores = b.div(scores, b.constant((c.width / c.heads) ** 0.5))
         scores = b.op("Where", [triangle, scores, b.constant(-3.4e38)])
-        mixed = b.matmul(dropout(b, b.softmax(scores)), split_heads(b, value, c.heads))
-        x = b.add(dropout(b, projection(b, merge_heads(b, mixed), c.width)), x)
+        mixed = b.matmul(drop(b.softmax(scores)), split_heads(b, value, c.heads))
+        x = b.add(drop(projection(b, merge_heads(b, mixed), c.width)), x)
         hidden = tanh_gelu(b, projection(b, b.layer_norm(x), c.hidden))
-        x = b.add(x, dropout(b, projection(b, hidden, c.width)))
+        x = b.add(x, drop(projection(b, hidden, c.width)))
     return (projection(b, b.layer_norm(x), c.vocabulary, weight=tokens, bias=False),)
 
 
-def _opt(b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str) -> tuple[Tensor, ...]:
+def _opt(
+    b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str, training: bool
+) -> tuple[Tensor, ...]:
+    drop = partial(dropout, b, training)
     length = ids.size(1)
     tokens = b.parameter((c.vocabulary, c.width), "tokens")
     # The first two rows are reserved by the implementation.
@@ -146,10 +157,10 @@ def _opt(b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str) -
         key, value = projection(b, normed, c.width), projection(b, normed, c.width)
         scores = b.matmul(split_heads(b, query, c.heads), split_heads(b, key, c.heads, keys=True))
         scores = b.op("Max", [b.add(scores, scores_mask), b.constant(-3.4e38)])
-        mixed = b.matmul(dropout(b, b.softmax(scores)), split_heads(b, value, c.heads))
-        x = b.add(x, dropout(b, projection(b, merge_heads(b, mixed), c.width)))
+        mixed = b.matmul(drop(b.softmax(scores)), split_heads(b, value, c.heads))
+        x = b.add(x, drop(projection(b, merge_heads(b, mixed), c.width)))
         hidden = b.relu(projection(b, b.layer_norm(x), c.hidden))
-        x = b.add(x, dropout(b, projection(b, hidden, c.width)))
+        x = b.add(x, drop(projection(b, hidden, c.width)))
     return (projection(b, b.layer_norm(x), c.vocabulary, weight=tokens, bias=False),)
 
 
@@ -165,7 +176,10 @@ def _opt_mask(b: GraphBuilder, mask: Tensor, length: int) -> Tensor:
     return combined
 
 
-def _bert(b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str) -> tuple[Tensor, ...]:
+def _bert(
+    b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str, training: bool
+) -> tuple[Tensor, ...]:
+    drop = partial(dropout, b, training)
     length = ids.size(1)
     tokens = b.parameter((c.vocabulary, c.width), "tokens")
     segments = b.input("token_type_ids", (batch, length), DType.INT64)
@@ -173,20 +187,22 @@ def _bert(b: GraphBuilder, c: TransformerConfig, ids: Tensor, batch: int | str) 
     x = b.add(embed(b, ids, tokens), embed(b, segments, b.parameter((2, c.width), "segments")))
     positions = b.parameter((c.positions, c.width), "positions")
     x = b.add(x, embed(b, indices(b, (1, length), "position_ids"), positions))
-    x = dropout(b, b.layer_norm(x, epsilon=1e-12))
+    x = drop(b.layer_norm(x, epsilon=1e-12))
     for _ in range(c.layers):
         query, key, value = (projection(b, x, c.width) for _ in range(3))
         scores = b.matmul(split_heads(b, query, c.heads), split_heads(b, key, c.heads, keys=True))
         scores = b.add(b.div(scores, b.constant((c.width / c.heads) ** 0.5)), scores_mask)
-        mixed = b.matmul(dropout(b, b.softmax(scores)), split_heads(b, value, c.heads))
-        joined = dropout(b, projection(b, merge_heads(b, mixed), c.width))
+        mixed = b.matmul(drop(b.softmax(scores)), split_heads(b, value, c.heads))
+        joined = drop(projection(b, merge_heads(b, mixed), c.width))
         x = b.layer_norm(b.add(joined, x), epsilon=1e-12)
         hidden = b.gelu(projection(b, x, c.hidden))
-        x = b.layer_norm(b.add(dropout(b, projection(b, hidden, c.width)), x), epsilon=1e-12)
-    return _bert_head(b, c, x, tokens)
+        x = b.layer_norm(b.add(drop(projection(b, hidden, c.width)), x), epsilon=1e-12)
+    return _bert_head(b, c, x, tokens, training)
 
 
-def _bert_head(b: GraphBuilder, c: TransformerConfig, x: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+def _bert_head(
+    b: GraphBuilder, c: TransformerConfig, x: Tensor, tokens: Tensor, training: bool
+) -> tuple[Tensor, ...]:
     if c.head is Head.SPANS:
         return (projection(b, x, 2),)
     first = b.reshape(b.slice(x, 0, 1, axis=1), [-1, c.width])
@@ -194,7 +210,7 @@ def _bert_head(b: GraphBuilder, c: TransformerConfig, x: Tensor, tokens: Tensor)
     if c.head is Head.POOLER:
         return x, pooled
     if c.head is Head.CLASSIFIER:
-        return (projection(b, dropout(b, pooled), 2),)
+        return (projection(b, dropout(b, training, pooled), 2),)
     transformed = b.layer_norm(b.gelu(projection(b, x, c.width)), epsilon=1e-12)
     words = projection(b, transformed, c.vocabulary, weight=tokens)
     return (words, projection(b, pooled, 2)) if c.head is Head.PRETRAINING else (words,)

@@ -9,8 +9,8 @@ from predictor.features.architectures import ARCHITECTURES, Head, TransformerCon
 from predictor.features.architectures.transformer import bert_like, gpt2_like
 from predictor.features.reader import read_graph
 
-# Trainable parameters. Transformers: published checkpoints (google/bert, openai-community/gpt2*, facebook/opt-1.3b).
-# Image models: torchvision's ResNet-50, VGG-16, MobileNetV2, ShuffleNetV2 x1.0; Keras' Xception and NASNetMobile.
+# Trainable parameters. Transformers: published checkpoints (BERT, GPT-2, OPT-1.3B). Image models: torchvision's
+# ResNet-50, VGG-16, MobileNetV2, ShuffleNetV2 x1.0; Keras' Xception and NASNetMobile.
 PUBLISHED = {
     "gpt2": 124_439_808,
     "gpt2_medium": 354_823_168,
@@ -58,7 +58,10 @@ def test_a_symbolic_batch_is_bound_when_read() -> None:
 
 
 def test_the_batch_changes_no_parameter() -> None:
-    counts = {read_graph(architecture("shufflenet_v2", image=32, classes=100), batch=b).parameter_count for b in (1, 8)}
+    counts = {
+        read_graph(architecture("shufflenet_v2", image=32, classes=100), batch=b).parameter_count
+        for b in (1, 8)
+    }
     assert len(counts) == 1
 
 
@@ -72,9 +75,18 @@ def test_the_batch_changes_no_parameter() -> None:
     ],
 )
 def test_a_loss_is_one_number_and_asks_for_labels(config: TransformerConfig, labels: set[str]) -> None:
-    graph = read_graph(transformer(config, batch=2, sequence=16, loss=True))
+    graph = read_graph(transformer(config, batch=2, sequence=16, training=True))
     assert [graph.values[name].shape for name in graph.outputs] == [()]
     assert labels == {name for name in graph.inputs if name.endswith("labels")}
+
+
+def test_dropout_stands_in_training_only() -> None:
+    def dropouts(training: bool) -> int:
+        graph = read_graph(transformer(gpt2_like(2, 64, 4), batch=2, sequence=16, training=training))
+        return sum(node.op_type == "Dropout" for node in graph.nodes)
+
+    # One after the embeddings, three per layer.
+    assert (dropouts(True), dropouts(False)) == (7, 0)
 
 
 def test_small_images_take_the_small_stem() -> None:
@@ -100,4 +112,4 @@ def test_heads_must_divide_the_width() -> None:
 
 def test_a_pooler_has_no_loss() -> None:
     with pytest.raises(InvalidRequest, match="head pooler has no loss"):
-        transformer(bert_like(1, 64, 4, Head.POOLER), loss=True)
+        transformer(bert_like(1, 64, 4, Head.POOLER), training=True)
