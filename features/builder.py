@@ -143,7 +143,7 @@ class GraphBuilder:
     # Products
 
     def linear(self, x: Tensor, features: int, *, bias: bool = True, weight: Tensor | None = None) -> Tensor:
-        """x @ W (+ b) over the last dimension: Gemm for matrices, else MatMul + Add, as exporters write it."""
+        """x @ W (+ b) over the last dimension: Gemm for matrices, else MatMul + Add, as exporters do."""
         shape = (x.size(-1), features)
         weight = weight or self.parameter(shape, "linear.weight")
         if x.rank == 2:

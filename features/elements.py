@@ -1,4 +1,4 @@
-"""ONNX element types against our own. Reading keeps ONNX's numbers: inference tells uint8 from int8, we do not."""
+"""ONNX element types against our own. Reading keeps ONNX's numbers: inference tells uint8 from int8."""
 
 from __future__ import annotations
 

@@ -61,6 +61,7 @@ def drop_payloads(model: ModelProto) -> None:
         for sparse in graph.sparse_initializer:
             _drop_sparse(sparse)
         _drop_in_nodes(graph.node, sizes)
+    model.ClearField("training_info")
     for function in model.functions:
         _drop_in_nodes(function.node, _float_sizes(function.node))
         for node in function.node:

@@ -1,0 +1,224 @@
+"""Numbers for symbolic dimensions, from what the caller gave: `input_shapes` over `dims` over `batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from onnx import ModelProto, ValueInfoProto
+
+from predictor.errors import InvalidGraph, InvalidRequest, UnboundSymbol, UnknownName
+from predictor.features.dim_expressions import evaluate, symbols_of
+from predictor.features.node_types import Dim, TensorType, read_type
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The graph's inputs with every dimension a number.
+
+    Attributes:
+        inputs: type of each input by name, in the file's order; `shape` is never None.
+        symbols: numbers of symbols, for the shapes that the file declares elsewhere.
+        batch: samples per iteration.
+        replaced_batch: the hard-coded leading dimension that `batch` replaced, or None.
+    """
+
+    inputs: Mapping[str, TensorType]
+    symbols: Mapping[str, int]
+    batch: int
+    replaced_batch: int | None = None
+
+
+def bind(
+    model: ModelProto,
+    batch: int | None,
+    dims: Mapping[str, int],
+    input_shapes: Mapping[str, tuple[int, ...]],
+) -> Binding:
+    """Binds every input dimension of the model.
+
+    `batch` goes to symbols that lead an input and stand nowhere else in any input; without it they are 1.
+    Where every leading dimension is the same hard-coded number, `batch` replaces it.
+
+    Raises:
+        InvalidRequest: a number below 1, an impossible shape, or a batch that the graph cannot take.
+        UnknownName: an input or a symbol that the graph does not have.
+        UnboundSymbol: symbols are left; the message lists all of them with the flags that bind them.
+        InvalidGraph: an input that is no tensor or has a negative dimension.
+    """
+    weights = {tensor.name for tensor in model.graph.initializer}
+    weights.update(sparse.values.name for sparse in model.graph.sparse_initializer)
+    declared = {info.name: _declared(info) for info in model.graph.input if info.name not in weights}
+    _check_names(model, declared, dims, input_shapes)
+    _check_positive(batch, dims, input_shapes)
+    numbers = _from_shapes(declared, input_shapes)
+    numbers.update((name, number) for name, number in dims.items() if name not in numbers)
+    shapes = {name: tuple(input_shapes.get(name, known.dims or ())) for name, known in declared.items()}
+    leading = _batch_symbols(shapes, numbers)
+    numbers.update(dict.fromkeys(leading, 1 if batch is None else batch))
+    replaced = None
+    if batch is not None and not leading:
+        replaced = _replaceable(declared, input_shapes, batch)
+    inputs: dict[str, TensorType] = {}
+    missing: dict[str, list[str]] = {}
+    for name, known in declared.items():
+        if known.dims is None and name not in input_shapes:
+            missing.setdefault("", []).append(name)
+            continue
+        bound = [_number(dim, numbers) for dim in shapes[name]]
+        if bound and shapes[name][0] is None:
+            bound[0] = 1 if batch is None else batch
+        if replaced is not None and bound and name not in input_shapes:
+            bound[0] = batch
+        for axis, (size, dim) in enumerate(zip(bound, shapes[name], strict=True)):
+            if size is None:
+                for symbol in symbols_of(dim) - numbers.keys() if isinstance(dim, str) else [""]:
+                    missing.setdefault(symbol, []).append(f"{name}[{axis}]")
+            elif size < 0 or (size == 0 and axis == 0):
+                raise InvalidGraph(
+                    f"input {name!r} has dimension {size} at axis {axis}; expected a positive number "
+                    f"(--input-shape {name}=... overrides it)",
+                    input=name,
+                )
+        inputs[name] = TensorType(known.elem_type, tuple(bound))
+    if missing:
+        raise _unbound(missing, declared)
+    return Binding(inputs, numbers, _batch_of(inputs, shapes, leading), replaced)
+
+
+def _declared(info: ValueInfoProto) -> TensorType:
+    known = read_type(info.type)
+    if known.elem_type == 0:
+        raise InvalidGraph(f"input {info.name!r} is not a tensor with an element type", input=info.name)
+    return known
+
+
+def _check_names(
+    model: ModelProto,
+    declared: Mapping[str, TensorType],
+    dims: Mapping[str, int],
+    input_shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    for name, shape in input_shapes.items():
+        if name not in declared:
+            raise UnknownName.among("graph input", name, declared, "Give --input-shape NAME=1x3x224x224.")
+        known = declared[name].dims
+        if known is not None and len(known) != len(shape):
+            raise InvalidRequest(
+                f"input shape {name}={'x'.join(map(str, shape))} has {len(shape)} dimensions; "
+                f"the graph's input has {len(known)}",
+                field=f"input_shapes.{name}",
+            )
+    if not dims:
+        return
+    graph = model.graph
+    types = [*declared.values(), *(read_type(info.type) for info in (*graph.value_info, *graph.output))]
+    texts = {dim for known in types for dim in known.dims or () if isinstance(dim, str)}
+    symbols = texts.union(*map(symbols_of, texts)) if texts else set()
+    for name in dims:
+        if name not in symbols:
+            raise UnknownName.among("symbolic dimension", name, symbols, "Give --dim NAME=N.")
+
+
+def _check_positive(
+    batch: int | None, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    if batch is not None and batch < 1:
+        raise InvalidRequest(f"batch is {batch}; expected a positive number of samples", field="batch")
+    for name, number in dims.items():
+        if number < 1:
+            raise InvalidRequest(f"dim {name}={number}; expected a positive number", field=f"dims.{name}")
+    for name, shape in shapes.items():
+        if any(size < 0 for size in shape) or shape[:1] == (0,):
+            text = "x".join(map(str, shape))
+            raise InvalidRequest(
+                f"input shape {name}={text}; expected positive sizes", field=f"input_shapes.{name}"
+            )
+
+
+def _from_shapes(
+    declared: Mapping[str, TensorType], input_shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, int]:
+    """Numbers of symbols that the given input shapes determine."""
+    numbers: dict[str, int] = {}
+    for name, shape in input_shapes.items():
+        for dim, size in zip(declared[name].dims or (), shape, strict=False):
+            if isinstance(dim, str) and numbers.setdefault(dim, size) != size:
+                raise InvalidRequest(
+                    f"the input shapes give dimension {dim!r} both {numbers[dim]} and {size}",
+                    field=f"input_shapes.{name}",
+                )
+    return numbers
+
+
+def _batch_symbols(shapes: Mapping[str, tuple[Dim, ...]], numbers: Mapping[str, int]) -> list[str]:
+    """Unbound symbols that lead inputs and stand nowhere else: a sequence length may lead, but not only."""
+    inner = {
+        part
+        for dims in shapes.values()
+        for dim in dims[1:]
+        if isinstance(dim, str)
+        for part in symbols_of(dim)
+    }
+    first = [dims[0] for dims in shapes.values() if dims]
+    return list(
+        dict.fromkeys(
+            dim
+            for dim in first
+            if isinstance(dim, str) and dim not in numbers and dim not in inner and symbols_of(dim) == {dim}
+        )
+    )
+
+
+def _replaceable(
+    declared: Mapping[str, TensorType],
+    input_shapes: Mapping[str, tuple[int, ...]],
+    batch: int,
+) -> int | None:
+    """The hard-coded leading dimension to replace by `batch`; None when there is nothing to replace."""
+    first = {
+        name: known.dims[0] for name, known in declared.items() if known.dims and name not in input_shapes
+    }
+    sizes = {name: size for name, size in first.items() if isinstance(size, int)}
+    if len(sizes) < len(first) or not sizes or set(sizes.values()) == {batch}:
+        return None
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise InvalidRequest(
+            f"batch is {batch}, but the inputs lead with different hard-coded numbers ({listed}); "
+            "give their shapes with --input-shape NAME=...",
+            field="batch",
+        )
+    return next(iter(sizes.values()))
+
+
+def _number(dim: Dim, numbers: Mapping[str, int]) -> int | None:
+    return evaluate(dim, numbers) if isinstance(dim, str) else dim
+
+
+def _batch_of(
+    inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[Dim, ...]], leading: Iterable[str]
+) -> int:
+    """Leading dimension of the first input that carries the batch symbol, else of the first that has one."""
+    symbols = set(leading)
+    carrying = [name for name, dims in shapes.items() if dims and dims[0] in symbols]
+    for name in (*carrying, *inputs):
+        shape = inputs[name].shape
+        if shape:
+            return shape[0]
+    return 1
+
+
+def _unbound(missing: Mapping[str, list[str]], declared: Mapping[str, TensorType]) -> UnboundSymbol:
+    named = {symbol: places for symbol, places in missing.items() if symbol}
+    parts = [f"{symbol!r} ({', '.join(dict.fromkeys(places))})" for symbol, places in named.items()]
+    flags = [f"--dim {symbol}=N" for symbol in named]
+    unnamed = list(dict.fromkeys(place.split("[")[0] for place in missing.get("", [])))
+    if unnamed:
+        parts.extend(f"unnamed sizes of input {name!r}" for name in unnamed)
+        flags.extend(f"--input-shape {name}=..." for name in unnamed)
+    return UnboundSymbol(
+        f"dimensions without a number: {'; '.join(parts)}. Bind them with {' '.join(flags)}",
+        symbols=",".join(named),
+        inputs=",".join(unnamed),
+    )

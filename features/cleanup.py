@@ -1,0 +1,194 @@
+"""Graph -> graph without what exporters leave behind: copies, constants, shape arithmetic, dead nodes.
+
+What is left is what a framework runs. Views (Reshape, Squeeze ...) stay: they are free, and later passes read
+layouts off them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from predictor.features.graph import Graph, Node, Value
+from predictor.features.parameters import trainable
+from predictor.registry import Registry
+
+AliasRule = Callable[[Node, Graph], bool]
+ALIAS_RULES: Registry[AliasRule] = Registry("alias rule")
+"""Rules that say whether a node's first output is its first input under another name."""
+
+# Their result is new on every call, even on constant inputs.
+_IMPURE = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+
+
+def simplify(graph: Graph) -> Graph:
+    """The same computation without exporter noise. Idempotent; drops the fingerprint when anything changed.
+
+    Values whose type is unknown may disappear on the way; those that stay are the caller's to report.
+    """
+    nodes, resolve, copies = _without_aliases(graph)
+    graph = replace(graph, parameters=graph.parameters | copies) if copies else graph
+    constant = _constant_values(graph, nodes)
+    outputs = tuple(resolve.get(name, name) for name in graph.outputs)
+    kept = _alive([node for node in nodes if not _is_folded(node, constant)], outputs)
+    used = dict.fromkeys(graph.inputs)
+    for node in kept:
+        used.update(dict.fromkeys((*node.inputs, *node.outputs)))
+    used.update(dict.fromkeys(outputs))
+    used.pop("", None)
+    written = {name for node in kept for name in node.outputs}
+    leaves = [name for name in used if name not in written and name not in graph.inputs]
+    result = replace(
+        graph,
+        nodes=tuple(kept),
+        values={name: graph.values[name] for name in used if name in graph.values},
+        outputs=outputs,
+        parameters=frozenset(name for name in leaves if name in graph.parameters),
+        buffers=frozenset(name for name in leaves if name not in graph.parameters),
+        constants={name: graph.constants[name] for name in leaves if name in graph.constants},
+        fingerprint="",
+    )
+    parameters = trainable(result)
+    leaf_set = frozenset(leaves)
+    result = replace(result, parameters=parameters, buffers=leaf_set - parameters)
+    return graph if result == replace(graph, fingerprint="") else result
+
+
+def _without_aliases(graph: Graph) -> tuple[list[Node], dict[str, str], frozenset[str]]:
+    """Nodes that do something, reading each value under its first name; first names; copies that are weights."""
+    resolve: dict[str, str] = {}
+    nodes: list[Node] = []
+    copies: set[str] = set()
+    for node in graph.nodes:
+        inputs = tuple(resolve.get(name, name) for name in node.inputs)
+        if inputs != node.inputs:
+            node = replace(node, inputs=inputs)
+        rule = ALIAS_RULES.get(node.domain, node.op_type, graph.opsets.get(node.domain, 1))
+        if rule is not None and inputs and inputs[0] and node.outputs and rule(node, graph):
+            if inputs[0] in copies or _is_filled_vector(graph, inputs[0]):
+                copies.add(node.outputs[0])
+            else:
+                resolve[node.outputs[0]] = inputs[0]
+        else:
+            nodes.append(node)
+    return nodes, resolve, frozenset(copies)
+
+
+def _is_filled_vector(graph: Graph, name: str) -> bool:
+    """A weight that Identity nodes multiply because, untrained, it equals others (torch's exporter merges them).
+
+    Fresh scales are all ones and fresh shifts all zeros, so every BatchNorm of an untrained model would
+    share one scale, and its statistics too. Matrices are random: equal ones are shared on purpose.
+    """
+    if name not in graph.parameters:
+        return False
+    shape = graph.values[name].shape
+    return graph.values[name].elements == max(shape, default=1)
+
+
+def _constant_values(graph: Graph, nodes: list[Node]) -> frozenset[str]:
+    """Values that are the same on every call and need no weight: contents known, or computed from such."""
+    constant = set(graph.constants)
+    constant.update(name for name in graph.buffers if _is_single(graph.values.get(name)))
+    for node in nodes:
+        if node.op_type in _IMPURE or any(isinstance(value, Graph) for value in node.attributes.values()):
+            continue
+        # A node without inputs is a Constant; contents too large to keep do not make it less constant.
+        if all(name in constant for name in node.inputs if name):
+            constant.update(name for name in node.outputs if name)
+    return frozenset(constant)
+
+
+def _is_single(value: Value | None) -> bool:
+    return value is not None and value.elements == 1
+
+
+def _is_folded(node: Node, constant: frozenset[str]) -> bool:
+    return all(name in constant for name in node.outputs if name)
+
+
+def _alive(nodes: list[Node], outputs: tuple[str, ...]) -> list[Node]:
+    """Nodes that an output depends on."""
+    needed = set(outputs)
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.inputs)
+            needed.discard("")
+            kept.append(node)
+    return kept[::-1]
+
+
+def _same_type(node: Node, values: Mapping[str, Value]) -> bool:
+    before, after = values.get(node.inputs[0]), values.get(node.outputs[0])
+    return (
+        before is not None
+        and after is not None
+        and (before.shape, before.dtype) == (after.shape, after.dtype)
+    )
+
+
+@ALIAS_RULES.register("", "Identity")
+def _identity(node: Node, graph: Graph) -> bool:
+    return True
+
+
+@ALIAS_RULES.register("", "Cast", "CastLike", "Expand", "Tile")
+def _same_result(node: Node, graph: Graph) -> bool:
+    return _same_type(node, graph.values)
+
+
+@ALIAS_RULES.register("", "Concat", "Sum", "Mean", "Max", "Min")
+def _single_operand(node: Node, graph: Graph) -> bool:
+    return len(node.inputs) == 1
+
+
+@ALIAS_RULES.register("", "Slice", since=10)
+def _whole_slice(node: Node, graph: Graph) -> bool:
+    # A step of -1 over everything keeps the shape and reverses the contents.
+    steps = graph.constants.get(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] else ()
+    return steps is not None and all(step > 0 for step in steps) and _same_type(node, graph.values)
+
+
+@ALIAS_RULES.register("", "Slice", since=1)
+def _whole_slice_by_attributes(node: Node, graph: Graph) -> bool:
+    return _same_type(node, graph.values)
+
+
+@ALIAS_RULES.register("", "Pad", since=11)
+def _no_padding(node: Node, graph: Graph) -> bool:
+    pads = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    return pads is not None and not any(pads)
+
+
+@ALIAS_RULES.register("", "Pad", since=1)
+def _no_padding_by_attributes(node: Node, graph: Graph) -> bool:
+    pads = node.attributes.get("pads", node.attributes.get("paddings", (1,)))
+    return isinstance(pads, tuple) and not any(pads)
+
+
+@ALIAS_RULES.register("", "Transpose")
+def _same_order(node: Node, graph: Graph) -> bool:
+    order = node.attributes.get("perm")
+    return isinstance(order, tuple) and order == tuple(range(len(order)))
+
+
+@ALIAS_RULES.register("", "Dropout", since=12)
+def _inference_dropout(node: Node, graph: Graph) -> bool:
+    mask_used = len(node.outputs) > 1 and bool(node.outputs[1]) and node.outputs[1] in graph.consumers
+    if len(node.inputs) > 2 and node.inputs[2]:
+        training = graph.constants.get(node.inputs[2])
+        return training is not None and not any(training) and not mask_used
+    return not mask_used
+
+
+@ALIAS_RULES.register("", "Dropout", since=7)
+def _plain_dropout(node: Node, graph: Graph) -> bool:
+    return not (len(node.outputs) > 1 and node.outputs[1] in graph.consumers)
+
+
+@ALIAS_RULES.register("", "Dropout", since=1)
+def _old_dropout(node: Node, graph: Graph) -> bool:
+    return bool(node.attributes.get("is_test"))

@@ -1,0 +1,268 @@
+"""One walk over the nodes in order: what each value is (type) and, where small and constant, what it holds.
+
+A type comes from, in this order: the folded contents, ONNX's rule for the node, our own rule, ONNX's
+inference over the whole model (which sees into If and Loop bodies), and last what the file declares.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from onnx import ModelProto, shape_inference
+
+from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
+from predictor.features.attributes import elem_type_of, read_attributes, tensor_contents
+from predictor.features.binding import Binding
+from predictor.features.branches import taken_branch
+from predictor.features.dim_expressions import evaluate
+from predictor.features.folding import fold, fold_shape
+from predictor.features.node_types import Array, Dim, NodeTypeError, TensorType, infer_outputs, read_type
+from predictor.features.own_types import own_types
+from predictor.features.structure import Call, order_calls
+
+MAXIMUM_ELEMENTS = 2**63 - 1
+_DEFAULT_VERSION = 1
+_UNKNOWN = TensorType(0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class TypedCall:
+    """A node with its attributes as Python values."""
+
+    call: Call
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TypedModel:
+    """Nodes in order, the type of every value that has one, and contents of small constants."""
+
+    calls: tuple[TypedCall, ...]
+    initializers: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    contents: Mapping[str, Array]
+
+
+def infer_types(model: ModelProto, binding: Binding, opsets: Mapping[str, int]) -> TypedModel:
+    """Types and folded contents of all values.
+
+    Raises:
+        InvalidGraph: bad wiring, a node that contradicts its inputs, a negative or absurd size.
+        InvalidRequest: the same, after the caller's batch replaced a hard-coded one.
+    """
+    return _Walk(model, binding, opsets).run()
+
+
+class _Walk:
+    """The state of one pass; lives only inside infer_types."""
+
+    def __init__(self, model: ModelProto, binding: Binding, opsets: Mapping[str, int]) -> None:
+        self.model = model
+        self.binding = binding
+        self.opsets = opsets
+        self.types: dict[str, TensorType] = dict(binding.inputs)
+        self.contents: dict[str, Array] = {}
+        self.initializers: list[str] = []
+
+    def run(self) -> TypedModel:
+        graph = self.model.graph
+        for tensor in graph.initializer:
+            self.add_initializer(tensor)
+        for sparse in graph.sparse_initializer:
+            self.types[sparse.values.name] = TensorType(sparse.values.data_type, tuple(sparse.dims))
+            self.initializers.append(sparse.values.name)
+        for name, known in self.types.items():
+            self.check_size(name, known, None)
+        pending = deque(order_calls(graph.node, self.types))
+        typed: list[TypedCall] = []
+        while pending:
+            call = pending.popleft()
+            attributes = read_attributes(call.node)
+            branch = taken_branch(call.node, attributes, self.contents) if call.captured else None
+            if branch is None:
+                self.visit(call, attributes)
+                typed.append(TypedCall(call, attributes))
+                continue
+            weights, nodes = branch
+            for tensor in weights:
+                self.add_initializer(tensor)
+            pending.extendleft(reversed(order_calls(nodes, self.types)))
+        self.check_outputs()
+        return TypedModel(tuple(typed), tuple(self.initializers), self.types, self.contents)
+
+    def add_initializer(self, tensor: Any) -> None:
+        self.types[tensor.name] = TensorType(tensor.data_type, tuple(tensor.dims))
+        self.initializers.append(tensor.name)
+        array = tensor_contents(tensor)
+        if array is not None:
+            self.contents[tensor.name] = array
+
+    def visit(self, call: Call, attributes: Mapping[str, Any]) -> None:
+        node = call.node
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        version = self.opsets.get(domain, _DEFAULT_VERSION)
+        if domain == "" and self.fold(call, attributes, version):
+            return
+        try:
+            found = infer_outputs(node, version, self.types, self.contents) or {}
+        except NodeTypeError as error:
+            raise self.contradiction(call, str(error)) from None
+        for position, name in enumerate(node.output):
+            if not name:
+                continue
+            known = found.get(name, _UNKNOWN)
+            if not known.is_complete:
+                known = self.complete(call, domain, version, attributes, position, known)
+            self.check_size(name, known, call)
+            self.types[name] = known
+        check = _CHECKS.get(node.op_type)
+        if check is not None and domain == "":
+            reason = check(call, self.types, self.contents, self.binding)
+            if reason:
+                raise self.contradiction(call, reason)
+
+    def fold(self, call: Call, attributes: Mapping[str, Any], version: int) -> bool:
+        """Computes the node when all its inputs are known; then types follow from the contents."""
+        node = call.node
+        arrays = fold_shape(node.op_type, attributes, [self.types.get(name) for name in node.input])
+        if arrays is None:
+            inputs = [self.contents.get(name) if name else None for name in node.input]
+            if any(array is None and name for array, name in zip(inputs, node.input, strict=True)):
+                return False
+            arrays = fold(node.op_type, attributes, inputs, version)
+        if arrays is None or len(arrays) < len(node.output):
+            return False
+        for name, array in zip(node.output, arrays, strict=False):
+            if name:
+                self.contents[name] = array
+                self.types[name] = TensorType(elem_type_of(array), array.shape)
+        return True
+
+    def complete(
+        self,
+        call: Call,
+        domain: str,
+        version: int,
+        attributes: Mapping[str, Any],
+        position: int,
+        known: TensorType,
+    ) -> TensorType:
+        """Fills what ONNX's rule for the node left open."""
+        name = call.node.output[position]
+        inputs = [self.types.get(given) if given else None for given in call.node.input]
+        integers = {key: value for key, value in attributes.items() if isinstance(value, int)}
+        own = own_types(domain, call.node.op_type, version, inputs, integers)
+        if position < len(own):
+            known = _merge(known, own[position])
+        # Looked at only when needed: inference over the whole model costs as much as everything else.
+        if not known.is_complete:
+            known = _merge(known, self.whole_model.get(name, _UNKNOWN))
+        if not known.is_complete:
+            known = _merge(known, self.declared.get(name, _UNKNOWN))
+        return known
+
+    @cached_property
+    def whole_model(self) -> Mapping[str, TensorType]:
+        """ONNX's inference over everything, with the inputs bound; empty when it gives up."""
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        del model.graph.value_info[:]
+        for info in model.graph.input:
+            known = self.binding.inputs.get(info.name)
+            if known is not None:
+                info.type.CopyFrom(known.to_proto())
+        for info in model.graph.output:
+            info.type.tensor_type.ClearField("shape")
+        try:
+            inferred = shape_inference.infer_shapes(model, data_prop=True)
+        except (shape_inference.InferenceError, RuntimeError, ValueError):
+            return {}
+        return {
+            info.name: read_type(info.type) for info in (*inferred.graph.value_info, *inferred.graph.output)
+        }
+
+    @cached_property
+    def declared(self) -> Mapping[str, TensorType]:
+        """What the file says; useless once its batch was replaced."""
+        if self.binding.replaced_batch is not None:
+            return {}
+        graph = self.model.graph
+        return {info.name: self.bound(read_type(info.type)) for info in (*graph.value_info, *graph.output)}
+
+    def bound(self, known: TensorType) -> TensorType:
+        if known.dims is None:
+            return known
+        symbols = self.binding.symbols
+        dims: list[Dim] = [evaluate(d, symbols) if isinstance(d, str) else d for d in known.dims]
+        return replace(known, dims=tuple(dims))
+
+    def check_size(self, name: str, known: TensorType, call: Call | None) -> None:
+        shape = known.shape
+        if shape is None:
+            return
+        if min(shape, default=0) < 0 or prod(shape) > MAXIMUM_ELEMENTS:
+            place = f" of {call.label}" if call else ""
+            text = "x".join(map(str, shape))
+            raise InvalidGraph(f"value {name!r}{place} has shape {text}; a tensor cannot be that", value=name)
+
+    def check_outputs(self) -> None:
+        for info in self.model.graph.output:
+            if info.name not in self.types:
+                raise InvalidGraph(f"output {info.name!r} is written by no node", value=info.name)
+
+    def contradiction(self, call: Call, reason: str) -> PerfcastError:
+        shapes = ", ".join(_describe(self.types.get(name)) for name in call.node.input if name)
+        message = f"node {call.label} cannot take inputs {shapes}: {reason}"
+        old = self.binding.replaced_batch
+        if old is None:
+            return InvalidGraph(message, node=call.node.name)
+        return InvalidRequest(
+            f"{message}. The file hard-codes batch {old}; export it with a dynamic batch dimension, "
+            f"or ask for batch {old}",
+            field="batch",
+            node=call.node.name,
+        )
+
+
+def _merge(known: TensorType, other: TensorType) -> TensorType:
+    """`known` with its open parts filled from `other`."""
+    elem_type = known.elem_type or other.elem_type
+    if known.dims is None or other.dims is None or len(known.dims) != len(other.dims):
+        return TensorType(elem_type, other.dims if known.dims is None else known.dims)
+    pairs = zip(known.dims, other.dims, strict=True)
+    return TensorType(elem_type, tuple(b if a.__class__ is not int else a for a, b in pairs))
+
+
+def _describe(known: TensorType | None) -> str:
+    if known is None or known.dims is None:
+        return "(unknown)"
+    return f"({', '.join('?' if size is None else str(size) for size in known.dims)})"
+
+
+_Check = Callable[[Call, Mapping[str, TensorType], Mapping[str, Array], Binding], str]
+
+
+def _check_reshape(
+    call: Call, types: Mapping[str, TensorType], contents: Mapping[str, Array], binding: Binding
+) -> str:
+    """ONNX's rule does not compare element counts, nor can it know that a batch was replaced."""
+    before, after = types[call.node.input[0]].shape, types[call.node.output[0]].shape
+    if before is None or after is None:
+        return ""
+    if prod(before) != prod(after):
+        return f"{prod(before)} elements do not fill shape {_describe(types[call.node.output[0]])}"
+    target = contents.get(call.node.input[1]) if len(call.node.input) > 1 else None
+    old = binding.replaced_batch
+    if old is not None and target is not None and target.size and before:
+        first = int(target.ravel()[0])
+        if first == old and before[0] == binding.batch != first:
+            return f"its constant target shape {target.ravel().tolist()} holds the old batch"
+    return ""
+
+
+_CHECKS: Mapping[str, _Check] = {"Reshape": _check_reshape}
