@@ -1,0 +1,200 @@
+"""From works on a device to the rows a cost model reads: dimensionless numbers only, one schema a family.
+
+Sizes enter as logarithms and as ratios to the device's own (cache, cores, ridge point); nothing names the
+device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.features.dtype import Compute
+from predictor.features.tiles import FloatArray, products, tile_efficiencies
+from predictor.features.work import Convolution, Family, OpWork, Rows
+from predictor.hardware.spec import DeviceSpec
+from predictor.hardware.sustained import sustained_fraction, sustained_matrix_rate
+
+FeatureMatrix = NDArray[np.float32]
+
+_SCHEMA_VERSION = 1
+_TILE_ROWS, _TILE_COLUMNS = 128, 128
+# A device without a stated L2 is treated as one with 32 KiB per core, the least of the catalogue's GPUs.
+_L2_PER_CORE_BYTES = 32 * 1024
+_ALIGNMENT_CAP = 64
+
+_PRODUCT_FAMILIES = frozenset({Family.MATMUL, Family.BATCHED_MATMUL, Family.CONVOLUTION})
+
+DEVICE_FEATURES = ("log_ridge", "log_sustained_fraction", "log_cache_tiles", "log_lanes")
+_PRODUCT_FEATURES = (
+    "log2_batch", "log2_m", "log2_n", "log2_k", "align_m", "align_n", "align_k", "log_memory_over_compute",
+    "log_intensity", "log_waves", "wave_fill", "tile_fill_m", "tile_fill_n", "log_tile_0", "log_tile_1",
+    "log_tile_2", "log_tile_3", "log_tile_4", "log_tile_over_memory", "log_bytes_over_cache",
+    "log_right_over_cache",
+)  # fmt: skip
+_CONVOLUTION_FEATURES = ("taps", "log2_stride", "log2_samples", "log2_in_channels", "log2_out_points", "pass")
+_VECTOR_FEATURES = ("log_bytes_over_cache", "streams", "log2_elements_per_core")
+_ROW_FEATURES = (*_VECTOR_FEATURES, "log2_columns", "log2_rows_per_core", "align_columns")
+
+FEATURE_NAMES: Mapping[Family, tuple[str, ...]] = {
+    Family.MATMUL: (*_PRODUCT_FEATURES, *DEVICE_FEATURES),
+    Family.BATCHED_MATMUL: (*_PRODUCT_FEATURES, *DEVICE_FEATURES),
+    Family.CONVOLUTION: (*_PRODUCT_FEATURES, *_CONVOLUTION_FEATURES, *DEVICE_FEATURES),
+    Family.ELEMENTWISE: (*_VECTOR_FEATURES, *DEVICE_FEATURES),
+    Family.NORMALIZATION: (*_ROW_FEATURES, *DEVICE_FEATURES),
+    Family.SOFTMAX: (*_ROW_FEATURES, *DEVICE_FEATURES),
+}
+"""Families with rows, and the name of every column."""
+
+
+def schema_hash() -> str:
+    """Hex digest that changes with any family's columns; a bundle trained under another one is refused."""
+    text = f"{_SCHEMA_VERSION}|" + "|".join(
+        f"{family}:{','.join(names)}" for family, names in sorted(FEATURE_NAMES.items())
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def device_features(device: DeviceSpec, compute: str) -> FloatArray:
+    """(4,) logs of ratios: FLOPs per FP32 element moved, power headroom, cache in tiles per core, lanes."""
+    rate = sustained_matrix_rate(device, compute)
+    return np.log(
+        [
+            rate * 4 / device.memory_bytes_per_s,
+            sustained_fraction(device, compute),
+            cache_bytes(device) / (device.core_count * _TILE_ROWS * _TILE_COLUMNS * 4),
+            device.vector_flops_per_s / (2 * device.core_count * device.clock_hz),
+        ]
+    )
+
+
+def matrix_compute(family: Family, work: OpWork) -> Compute:
+    """Arithmetic whose rate describes the device to `family`: vector families always see FP32 pipelines."""
+    return work.compute if family in _PRODUCT_FAMILIES else Compute.FP32
+
+
+def cache_bytes(device: DeviceSpec) -> float:
+    """Last-level cache of the device, estimated where no document states it."""
+    return device.l2_bytes or _L2_PER_CORE_BYTES * device.core_count
+
+
+def feature_matrix(family: Family, works: Sequence[OpWork], device: DeviceSpec) -> FeatureMatrix:
+    """(len(works), len(FEATURE_NAMES[family])) rows in the order of `works`.
+
+    Raises KeyError for a family without rows, TypeError for a shape that is not the family's.
+    """
+    columns = _BUILDERS[family](works, device)
+    kinds = [matrix_compute(family, work) for work in works]
+    by_compute = {compute: device_features(device, compute) for compute in set(kinds)}
+    tail = np.array([by_compute[compute] for compute in kinds]).reshape(len(works), len(DEVICE_FEATURES))
+    return np.concatenate([np.stack(columns, axis=1), tail], axis=1).astype(np.float32)
+
+
+def moved_bytes(works: Sequence[OpWork]) -> FloatArray:
+    """(n,) bytes read and written, at least 1."""
+    moved = np.maximum(np.array([work.moved_bytes for work in works], dtype=np.float64), 1.0)
+    return np.asarray(moved, dtype=np.float64)
+
+
+def _alignment(sizes: FloatArray) -> FloatArray:
+    """log2 of the largest power of two that divides each size, capped."""
+    whole = np.maximum(sizes, 1).astype(np.int64)
+    return np.log2(np.minimum(whole & -whole, _ALIGNMENT_CAP).astype(np.float64))
+
+
+def _product_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray]:
+    p = products(works)
+    rate = np.array([sustained_matrix_rate(device, work.compute) for work in works])
+    moved, cores, cache = moved_bytes(works), device.core_count, cache_bytes(device)
+    element_bytes = np.array([work.element_bits / 8 for work in works])
+    memory_s, compute_s = moved / device.memory_bytes_per_s, p.flops / rate
+    efficiency = tile_efficiencies(p, cores)
+    waves = p.batch * np.ceil(p.m / _TILE_ROWS) * np.ceil(p.n / _TILE_COLUMNS) / cores
+    return [
+        np.log2(p.batch),
+        np.log2(p.m),
+        np.log2(p.n),
+        np.log2(p.k),
+        _alignment(p.m),
+        _alignment(p.n),
+        _alignment(p.k),
+        np.log(memory_s / compute_s),
+        np.log(p.flops / moved),
+        np.log(waves),
+        waves / np.ceil(waves),
+        p.m / (np.ceil(p.m / _TILE_ROWS) * _TILE_ROWS),
+        p.n / (np.ceil(p.n / _TILE_COLUMNS) * _TILE_COLUMNS),
+        *np.log(efficiency[:, :5]).T,
+        np.log(compute_s / efficiency.max(axis=1) / memory_s),
+        np.log(moved / cache),
+        np.log(element_bytes * p.n * p.k / cache),
+    ]
+
+
+_PASSES = ("forward", "data_gradient", "weight_gradient")
+
+
+def _convolution_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray]:
+    facts = []
+    for work in works:
+        shape = work.shape
+        if not isinstance(shape, Convolution):
+            raise TypeError(f"{type(shape).__name__} is no convolution")
+        facts.append(
+            (
+                prod(shape.kernel),
+                np.log2(prod(shape.strides)),
+                np.log2(shape.samples),
+                np.log2(shape.in_channels),
+                np.log2(max(1, prod(shape.out_spatial))),
+                _PASSES.index(shape.pass_name),
+            )
+        )
+    return [*_product_columns(works, device), *np.array(facts, dtype=np.float64).T]
+
+
+def _vector_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray]:
+    moved = moved_bytes(works)
+    element_bytes = np.array([work.element_bits / 8 for work in works])
+    elements = np.array([_elements(work) for work in works], dtype=np.float64)
+    return [
+        np.log(moved / cache_bytes(device)),
+        moved / (elements * element_bytes),
+        np.log2(elements / device.core_count),
+    ]
+
+
+def _elements(work: OpWork) -> float:
+    shape = work.shape
+    if isinstance(shape, Rows):
+        return float(max(1, shape.rows * shape.columns))
+    return float(max(1, getattr(shape, "count", 1)))
+
+
+def _row_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray]:
+    shapes = []
+    for work in works:
+        if not isinstance(work.shape, Rows):
+            raise TypeError(f"{type(work.shape).__name__} has no rows")
+        shapes.append((max(1, work.shape.rows), max(1, work.shape.columns)))
+    rows, columns = np.array(shapes, dtype=np.float64).reshape(-1, 2).T
+    return [
+        *_vector_columns(works, device),
+        np.log2(columns),
+        np.log2(rows / device.core_count),
+        _alignment(columns),
+    ]
+
+
+_BUILDERS: Mapping[Family, Callable[[Sequence[OpWork], DeviceSpec], list[FloatArray]]] = {
+    Family.MATMUL: _product_columns,
+    Family.BATCHED_MATMUL: _product_columns,
+    Family.CONVOLUTION: _convolution_columns,
+    Family.ELEMENTWISE: _vector_columns,
+    Family.NORMALIZATION: _row_columns,
+    Family.SOFTMAX: _row_columns,
+}

@@ -1,0 +1,224 @@
+"""Device time of ops: a learned, dimensionless correction over the physical floor.
+
+    time = floor * exp(booster(features))
+
+Families with measurements (products, convolutions, elementwise, layer norm, softmax) have a booster each.
+The others are analytic: their compute floor, or their bytes at the rate that the elementwise model gives
+the same traffic on this device, whichever is longer. Nothing names a device: equal specifications give
+equal answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.errors import InvalidBundle
+from predictor.features.rows import (
+    FeatureMatrix,
+    device_features,
+    feature_matrix,
+    matrix_compute,
+    schema_hash,
+)
+from predictor.features.tiles import FloatArray
+from predictor.features.work import Elements, Family, OpWork, Phase
+from predictor.hardware.spec import DeviceSpec
+from predictor.models.bundle import Bundle
+from predictor.models.calibration import Spread
+from predictor.models.floor import BOUNDS, floors
+
+MODEL_NAME = "op_time"
+
+LEARNED, ANALYTIC, FALLBACK = "learned", "analytic", "fallback"
+_FAMILIES = tuple(Family)
+
+# Kinds the measurements cover, in families of which they cover only some.
+_LEARNED_KINDS: Mapping[Family, frozenset[str]] = {
+    Family.NORMALIZATION: frozenset({"layer_norm"}),
+    Family.SOFTMAX: frozenset({"softmax"}),
+    Family.CONVOLUTION: frozenset({"conv"}),
+}
+_FORWARD_ONLY = frozenset({Family.NORMALIZATION, Family.SOFTMAX})
+
+
+@dataclass(frozen=True, slots=True)
+class OpCosts:
+    """Costs of n works, in their order; arrays are (n,).
+
+    Attributes:
+        time_s: device time. floor_s: physical floor.
+        log_spread: log half-width of the 90 % interval of `time_s`.
+        bound: compute, memory or launch: what sets the floor.
+        source: learned, analytic or fallback.
+        out_of_range: features outside what training saw, this device's ratios included.
+        family_code: index of the family in `tuple(Family)`: ops of one family share their error.
+    """
+
+    time_s: FloatArray
+    floor_s: FloatArray
+    log_spread: FloatArray
+    bound: tuple[str, ...]
+    source: tuple[str, ...]
+    out_of_range: NDArray[np.bool_]
+    family_code: NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyModel:
+    """One family's booster name, training range per feature, and spread."""
+
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    spread: Spread
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a bundle."""
+        return {
+            "low": [float(value) for value in self.low],
+            "high": [float(value) for value in self.high],
+            "spread": self.spread.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FamilyModel:
+        """Inverse of `to_json`."""
+        return cls(
+            np.array(data["low"], dtype=np.float32),
+            np.array(data["high"], dtype=np.float32),
+            Spread.from_json(data["spread"]),
+        )
+
+    def outside(self, features: FeatureMatrix) -> NDArray[np.bool_]:
+        """(n,) whether any feature leaves the training range."""
+        # Half a percent of the width forgives rounding and the last row of a sweep.
+        slack = np.float32(0.005) * (self.high - self.low) + np.float32(1e-4)
+        beyond = (features < self.low - slack) | (features > self.high + slack)
+        return np.asarray(beyond.any(axis=1), dtype=np.bool_)
+
+
+class OpTimeModel:
+    """Prices works on a device. Immutable after loading; safe to share between threads."""
+
+    def __init__(
+        self,
+        boosters: Mapping[Family, Any],
+        families: Mapping[Family, FamilyModel],
+        known_devices: NDArray[np.float64],
+    ) -> None:
+        """Boosters and ranges by family; `known_devices` is (d, 4): device features that training saw."""
+        self._boosters = boosters
+        self._families = families
+        self._known_devices = known_devices
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> OpTimeModel:
+        """Raises InvalidBundle: no such model inside, or it was trained on other feature columns."""
+        params = bundle.params(MODEL_NAME)
+        if params.get("feature_schema") != schema_hash():
+            raise InvalidBundle(
+                f"{bundle.path}: op_time was trained on feature schema {params.get('feature_schema')}, "
+                f"this version builds {schema_hash()}; run `perfcast train`"
+            )
+        names = {Family(name): model for name, model in params["families"].items()}
+        return cls(
+            {family: bundle.booster(MODEL_NAME, family.value) for family in names},
+            {family: FamilyModel.from_json(model) for family, model in names.items()},
+            np.array(params["known_devices"], dtype=np.float64),
+        )
+
+    def costs(self, works: Sequence[OpWork], device: DeviceSpec) -> OpCosts:
+        """Costs of all works, one matrix per family. Equal works are priced each: deduplicate first."""
+        floor = floors(works, device)
+        time_s, spread = floor.total_s.copy(), np.zeros(len(works))
+        outside = np.zeros(len(works), dtype=np.bool_)
+        source = [ANALYTIC] * len(works)
+        groups: dict[Family | None, list[int]] = {}
+        for i, work in enumerate(works):
+            if work.launch_count > 0:
+                groups.setdefault(work.family if self._is_learned(work) else None, []).append(i)
+        for family, index in groups.items():
+            selected = [works[i] for i in index]
+            if family is None:
+                result = self._analytic(selected, floor.compute_s[index], floor.launch_s[index], device)
+                for i in index:
+                    source[i] = FALLBACK if works[i].family is Family.UNKNOWN else ANALYTIC
+            else:
+                result = self._learned(family, selected, floor.total_s[index], device)
+                for i in index:
+                    source[i] = LEARNED
+            time_s[index], spread[index], outside[index] = result
+        return OpCosts(
+            time_s=time_s,
+            floor_s=floor.total_s,
+            log_spread=spread,
+            bound=tuple(BOUNDS[code] for code in floor.bound),
+            source=tuple(source),
+            out_of_range=outside,
+            family_code=np.array([_FAMILIES.index(work.family) for work in works], dtype=np.intp),
+        )
+
+    def _is_learned(self, work: OpWork) -> bool:
+        if work.family not in self._boosters or (
+            work.family in _FORWARD_ONLY and work.phase is not Phase.FORWARD
+        ):
+            return False
+        kinds = _LEARNED_KINDS.get(work.family)
+        return kinds is None or work.kind in kinds
+
+    def _learned(
+        self, family: Family, works: Sequence[OpWork], floor_s: FloatArray, device: DeviceSpec
+    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+        features = feature_matrix(family, works, device)
+        correction = np.asarray(self._boosters[family].inplace_predict(features), dtype=np.float64)
+        model = self._families[family]
+        known = np.array(
+            [self._knows(device, matrix_compute(family, work)) for work in works], dtype=np.bool_
+        )
+        outside = model.outside(features) | ~known
+        spread = np.where(outside, model.spread.new, model.spread.known)
+        return floor_s * np.exp(correction), spread, outside
+
+    def _analytic(
+        self, works: Sequence[OpWork], compute_s: FloatArray, launch_s: FloatArray, device: DeviceSpec
+    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+        traffic = [_as_traffic(work) for work in works]
+        floor_s = floors(traffic, device).total_s
+        memory_s, _, outside = self._learned(Family.ELEMENTWISE, traffic, floor_s, device)
+        compute_bound = compute_s + launch_s > memory_s
+        # Kinds without residuals borrow: traffic that of elementwise, compute the widest of all families.
+        widest = max(model.spread.new for model in self._families.values())
+        new = self._families[Family.ELEMENTWISE].spread.new
+        unknown = np.array([work.family is Family.UNKNOWN for work in works], dtype=np.bool_)
+        spread = np.where(compute_bound | unknown, widest, new)
+        return np.maximum(memory_s, compute_s + launch_s), spread, outside
+
+    def _knows(self, device: DeviceSpec, compute: str) -> bool:
+        distance = np.abs(self._known_devices - device_features(device, compute)).max(axis=1)
+        return bool(distance.min(initial=np.inf) < _SAME_DEVICE)
+
+
+# Two specifications whose ratios agree within a percent are one device to every feature.
+_SAME_DEVICE = 0.01
+
+
+def _as_traffic(work: OpWork) -> OpWork:
+    """The elementwise kernel that moves the same bytes."""
+    element_bytes = max(1, work.element_bits // 8)
+    return OpWork(
+        family=Family.ELEMENTWISE,
+        kind="traffic",
+        phase=work.phase,
+        compute=work.compute,
+        shape=Elements(max(1, work.moved_bytes // (2 * element_bytes))),
+        element_bits=work.element_bits,
+        matrix_flops=0,
+        vector_flops=0,
+        read_bytes=work.read_bytes,
+        write_bytes=work.write_bytes,
+        launch_count=work.launch_count,
+    )
