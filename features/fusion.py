@@ -47,21 +47,26 @@ from predictor.types import Runtime
 
 
 def fuse(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
-    """`graph` with its spelled-out blocks as single nodes, shape arithmetic gone and hidden copies visible.
+    """`graph` with spelled-out blocks as single nodes; with Runtime.COMPILED, pointwise neighbours grouped.
 
-    Applying it twice changes nothing. With Runtime.COMPILED, pointwise neighbours are grouped as well.
+    Applying it twice changes nothing.
     """
-    draft = Draft(graph)
-    drop_host_arithmetic(draft)
-    drop_no_ops(draft)
-    _recognise(draft, runtime)
-    draft.drop_dead()
-    make_copies_explicit(draft)
-    fused = draft.finish()
+    fused = recognise(graph, runtime)
     return group_pointwise(fused) if runtime is Runtime.COMPILED else fused
 
 
-def _recognise(draft: Draft, runtime: Runtime) -> None:
+def recognise(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
+    """Blocks that `runtime` runs as one kernel made one, shape arithmetic gone, hidden copies visible."""
+    draft = Draft(graph)
+    drop_host_arithmetic(draft)
+    drop_no_ops(draft)
+    _replace_blocks(draft, runtime)
+    draft.drop_dead()
+    make_copies_explicit(draft)
+    return draft.finish()
+
+
+def _replace_blocks(draft: Draft, runtime: Runtime) -> None:
     """Tries every spelling at every node, last node first: a block's longest form has the latest root."""
     by_root = BY_ROOT[runtime]
     for index in range(len(draft.slots) - 1, -1, -1):

@@ -27,7 +27,7 @@ _Works: TypeAlias = list[tuple[OpWork, ...] | None]
 
 
 def group_pointwise(graph: Graph) -> Graph:
-    """`graph` with every group of two or more fusible neighbours as one node; a grouped graph stays as it is."""
+    """`graph` with each group of two or more fusible neighbours as one node; idempotent."""
     if any(node.op_type == "FusedPointwise" for node in graph.nodes):
         return graph
     load_rules()
