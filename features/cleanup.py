@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from predictor.features.graph import Graph, Node, Value
 from predictor.features.parameters import trainable
+from predictor.features.weight_copies import WeightCopies
 from predictor.registry import Registry
 
 AliasRule = Callable[[Node, Graph], bool]
@@ -57,35 +58,21 @@ def simplify(graph: Graph) -> Graph:
 
 
 def _without_aliases(graph: Graph) -> tuple[list[Node], dict[str, str], frozenset[str]]:
-    """Nodes that do something, reading each value under its first name; first names; copies that are weights."""
+    """Nodes that do something, the first name of every alias, and aliases that are weights of their own."""
     resolve: dict[str, str] = {}
     nodes: list[Node] = []
-    copies: set[str] = set()
+    copies = WeightCopies(graph)
     for node in graph.nodes:
         inputs = tuple(resolve.get(name, name) for name in node.inputs)
         if inputs != node.inputs:
             node = replace(node, inputs=inputs)
         rule = ALIAS_RULES.get(node.domain, node.op_type, graph.opsets.get(node.domain, 1))
         if rule is not None and inputs and inputs[0] and node.outputs and rule(node, graph):
-            if inputs[0] in copies or _is_filled_vector(graph, inputs[0]):
-                copies.add(node.outputs[0])
-            else:
+            if not copies.claims(node):
                 resolve[node.outputs[0]] = inputs[0]
         else:
             nodes.append(node)
-    return nodes, resolve, frozenset(copies)
-
-
-def _is_filled_vector(graph: Graph, name: str) -> bool:
-    """A weight that Identity nodes multiply because, untrained, it equals others (torch's exporter merges them).
-
-    Fresh scales are all ones and fresh shifts all zeros, so every BatchNorm of an untrained model would
-    share one scale, and its statistics too. Matrices are random: equal ones are shared on purpose.
-    """
-    if name not in graph.parameters:
-        return False
-    shape = graph.values[name].shape
-    return graph.values[name].elements == max(shape, default=1)
+    return nodes, resolve, frozenset(copies.names)
 
 
 def _constant_values(graph: Graph, nodes: list[Node]) -> frozenset[str]:
