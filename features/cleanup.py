@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from predictor.features.dtype import DType
 from predictor.features.graph import Graph, Node, Value
 from predictor.features.parameters import trainable
 from predictor.features.weight_copies import WeightCopies
@@ -33,7 +34,7 @@ def simplify(graph: Graph) -> Graph:
     graph = replace(graph, parameters=graph.parameters | copies) if copies else graph
     constant = _constant_values(graph, nodes)
     outputs = tuple(resolve.get(name, name) for name in graph.outputs)
-    kept = _alive([node for node in nodes if not _is_folded(node, constant)], outputs)
+    kept = _alive([node for node in nodes if not _is_folded(node, constant, graph)], outputs)
     used = dict.fromkeys(graph.inputs)
     for node in kept:
         used.update(dict.fromkeys((*node.inputs, *node.outputs)))
@@ -92,8 +93,27 @@ def _is_single(value: Value | None) -> bool:
     return value is not None and value.elements == 1
 
 
-def _is_folded(node: Node, constant: frozenset[str]) -> bool:
-    return all(name in constant for name in node.outputs if name)
+def _is_folded(node: Node, constant: frozenset[str], graph: Graph) -> bool:
+    """True when nothing runs: a Constant, or constant arithmetic on integers, vectors and single numbers.
+
+    Larger constant floats and flags (masks, grids) are left as they are computed: frameworks do build them in
+    every step, and what builds a mask tells whether it is causal.
+    """
+    if not node.inputs:
+        return all(name in constant for name in node.outputs)
+    for name in node.outputs:
+        if not name:
+            continue
+        value = graph.values.get(name)
+        if name not in constant or value is None:
+            return False
+        if (
+            len(value.shape) > 1
+            and value.elements > 1
+            and (value.dtype.is_float or value.dtype is DType.BOOL)
+        ):
+            return False
+    return True
 
 
 def _alive(nodes: list[Node], outputs: tuple[str, ...]) -> list[Node]:
