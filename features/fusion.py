@@ -7,6 +7,7 @@ Standard domain, inputs and attributes as ONNX defines them:
     LayerNormalization(X, Scale[, B])       axis: int (negative or not)
     RMSNormalization(X, Scale)              axis: int
     GroupNormalization(X, Scale, B)         num_groups: int; Scale and B hold C elements, or one per group
+    BatchNormalization(X, Scale, B, m, v)   training_mode: 1 where the file spells its statistics in front
     HardSwish(X), Softplus(X)
 
 Domain `perfcast`:

@@ -77,6 +77,21 @@ def _group_norm(match: Match) -> tuple[Node, ...] | None:
     return (match.node("", "GroupNormalization", inputs, num_groups=grouped[1]),)
 
 
+def _batch_statistics(match: Match) -> tuple[Node, ...] | None:
+    """A training-mode batch norm computes its statistics itself; the exporter spells them in front of it."""
+    root, draft = match.root, match.draft
+    if not root.attributes.get("training_mode") or any(
+        draft.use_count.get(name, 0) for name in root.outputs[1:]
+    ):
+        return None
+    statistics = []
+    for name in root.inputs[3:5]:
+        value = draft.values[name]
+        statistics.append(draft.new_value(f"{name}.running", value.shape, value.dtype, like=""))
+    draft.buffers.update(statistics)
+    return (match.node("", "BatchNormalization", (*root.inputs[:3], *statistics), training_mode=1),)
+
+
 _INSTANCE = "Reshape(InstanceNormalization(g@Reshape(x, _), {scale}, {bias}), _)"
 
 RULES = (
@@ -90,6 +105,7 @@ RULES = (
         _row_norm("LayerNormalization"),
     ),
     rule("rms_norm", (*(f"Mul(Cast?({core}), $w)" for core in _RMS), *_RMS), _row_norm("RMSNormalization")),
+    rule("batch_norm", ("BatchNormalization(x, _, _, ReduceMean(_), ReduceMean(_))",), _batch_statistics),
     rule(
         "group_norm",
         (
