@@ -85,7 +85,8 @@ class RuleEvaluator:
 
     def _value_key(self, name: str) -> Hashable:
         value = self._graph.values[name]
-        type_id = self._type_ids.setdefault((value.shape, value.dtype), len(self._type_ids))
+        # Hashing an enumeration's member is slow; there is one object per member.
+        type_id = self._type_ids.setdefault((value.shape, id(value.dtype)), len(self._type_ids))
         flags = (name in self._weights) + 2 * (name in self._needs_gradient)
         constant = self._graph.constants.get(name)
         key: Hashable = 4 * type_id + flags if constant is None else (4 * type_id + flags, constant)

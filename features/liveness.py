@@ -89,12 +89,18 @@ def memory_work(
         saved_bytes, transient_bytes = saved_bytes + transient_bytes, 0
     held = [values[name].size_bytes for name in sorted(graph.parameters | graph.buffers)]
     inputs = [values[name].size_bytes for name in graph.inputs]
-    plain, some, large = (
-        _reserved_bytes(
-            held, inputs, optimizer.state_bytes, lifetimes, _workspaces(steps, training, factor), length
-        )
-        for factor in (0, 1, _LARGE_WORKSPACE_FACTOR)
+    schedule = _Schedule(
+        held=held,
+        batch=inputs,
+        state=optimizer.state_bytes,
+        sizes=[item.size_bytes for item in lifetimes],
+        begins=_by_step(item.begin for item in lifetimes),
+        ends=_by_step(item.end for item in lifetimes),
+        workspaces=_workspaces(steps, training),
+        length=length,
     )
+    plain = schedule.reserved_bytes(0)
+    has_workspace = bool(schedule.workspaces)
     state_bytes = sum(optimizer.state_bytes)
     return MemoryWork(
         parameter_bytes=_total(values, graph.parameters),
@@ -111,8 +117,10 @@ def memory_work(
         + transient_bytes
         + allocated_bytes,
         reserved_bytes=plain,
-        workspace_reserved_bytes=some,
-        large_workspace_reserved_bytes=large,
+        workspace_reserved_bytes=schedule.reserved_bytes(1) if has_workspace else plain,
+        large_workspace_reserved_bytes=(
+            schedule.reserved_bytes(_LARGE_WORKSPACE_FACTOR) if has_workspace else plain
+        ),
     )
 
 
@@ -131,10 +139,8 @@ def _peak(lifetimes: Sequence[Lifetime], length: int) -> tuple[int, int, int]:
     return max(zip(saved[:length], transient, gradients, strict=False), key=sum)
 
 
-def _workspaces(steps: Sequence[MemoryStep], training: bool, factor: int) -> dict[int, int]:
-    """Bytes of kernels' workspace by step of the timeline."""
-    if not factor:
-        return {}
+def _workspaces(steps: Sequence[MemoryStep], training: bool) -> dict[int, int]:
+    """Bytes of the largest convolution's operands by step of the timeline."""
     found = {index: step.workspace_bytes for index, step in enumerate(steps) if step.workspace_bytes}
     if training:
         last = 2 * len(steps) - 1
@@ -143,45 +149,58 @@ def _workspaces(steps: Sequence[MemoryStep], training: bool, factor: int) -> dic
             for index, step in enumerate(steps)
             if step.gradients and step.backward_workspace_bytes
         )
-    return {index: factor * size for index, size in found.items()}
+    return found
 
 
-def _reserved_bytes(
-    held: Sequence[int],
-    inputs: Sequence[int],
-    state: Sequence[int],
-    lifetimes: Sequence[Lifetime],
-    workspaces: Mapping[int, int],
-    length: int,
-) -> int:
-    """What a caching allocator has taken from the driver after two iterations.
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """What an allocator is asked for, in order; sizes in bytes.
 
-    The optimizer makes its state in the first step. Everything alive at the last step is freed after it.
+    Attributes:
+        held: before the first iteration. batch: at the start of each, freed at its end.
+        state: made in the first optimizer step.
+        sizes: of the lifetimes. begins, ends: their indices by step.
+        workspaces: taken and given back within a step.
     """
-    allocator = CachingAllocator()
-    begins: list[list[int]] = [[] for _ in range(length)]
-    ends: list[list[int]] = [[] for _ in range(length)]
-    for index, item in enumerate(lifetimes):
-        begins[item.begin].append(index)
-        ends[item.end].append(index)
-    for size in held:
-        allocator.allocate(size)
-    for iteration in range(2):
-        batch = [allocator.allocate(size) for size in inputs]
-        addresses: dict[int, int] = {}
-        for step in range(length):
-            if step == length - 1 and iteration == 0:
-                for size in state:
-                    allocator.allocate(size)
-            for index in begins[step]:
-                addresses[index] = allocator.allocate(lifetimes[index].size_bytes)
-            if step in workspaces:
-                allocator.release(allocator.allocate(workspaces[step]))
-            for index in ends[step]:
-                allocator.release(addresses[index])
-        for address in batch:
-            allocator.release(address)
-    return allocator.reserved_bytes
+
+    held: Sequence[int]
+    batch: Sequence[int]
+    state: Sequence[int]
+    sizes: Sequence[int]
+    begins: Mapping[int, Sequence[int]]
+    ends: Mapping[int, Sequence[int]]
+    workspaces: Mapping[int, int]
+    length: int
+
+    def reserved_bytes(self, workspace_factor: int) -> int:
+        """What a caching allocator has taken from the driver after two iterations."""
+        allocator = CachingAllocator()
+        allocate, release, sizes = allocator.allocate, allocator.release, self.sizes
+        addresses = [0] * len(sizes)
+        for size in self.held:
+            allocate(size)
+        for iteration in range(2):
+            batch = [allocate(size) for size in self.batch]
+            for step in range(self.length):
+                if step == self.length - 1 and iteration == 0:
+                    for size in self.state:
+                        allocate(size)
+                for index in self.begins.get(step, ()):
+                    addresses[index] = allocate(sizes[index])
+                if workspace_factor and step in self.workspaces:
+                    release(allocate(workspace_factor * self.workspaces[step]))
+                for index in self.ends.get(step, ()):
+                    release(addresses[index])
+            for address in batch:
+                release(address)
+        return allocator.reserved_bytes
+
+
+def _by_step(steps: Iterable[int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for index, step in enumerate(steps):
+        found.setdefault(step, []).append(index)
+    return found
 
 
 class _Sweep:

@@ -24,6 +24,18 @@ def concat_backward(op: OpView) -> Backward:
     return Backward(passes=tuple(value.name for value in op.present_inputs))
 
 
+@WORK_RULES.register("perfcast", "Contiguous")
+def contiguous(op: OpView) -> tuple[OpWork, ...]:
+    """A strided tensor copied into order."""
+    return (copy(op, "transpose", reads=(op.input(0),), writes=(op.output(),)),)
+
+
+@BACKWARD_RULES.register("perfcast", "Contiguous")
+def contiguous_backward(op: OpView) -> Backward:
+    """The gradient is taken as it comes: strides again, and nothing runs."""
+    return Backward(passes=(op.input(0).name,))
+
+
 @WORK_RULES.register("", "Cast", "CastLike")
 def cast(op: OpView) -> tuple[OpWork, ...]:
     """Nothing when the type stays."""
