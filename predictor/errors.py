@@ -83,7 +83,9 @@ class UnknownName(InvalidInput):
         """The error for `name`, with up to three near names out of `known` and a closing hint."""
         candidates = list(known)
         near = get_close_matches(name.lower(), candidates, n=3, cutoff=0.4)
-        expected = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(candidates)[:12])}."
+        expected = (
+            f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(candidates)[:12])}."
+        )
         message = f"unknown {kind} {name!r}: {expected}" + (f" {hint}" if hint else "")
         return cls(message, kind=kind, name=name, near=",".join(near))
 

@@ -61,7 +61,9 @@ def assemble(
         device=device.id,
         device_count=plan.device_count,
         capacity_bytes=memory.capacity_bytes,
-        out_of_range=time.out_of_range_fraction > _NOTABLE_FRACTION or memory.out_of_range or energy.out_of_range,
+        out_of_range=time.out_of_range_fraction > _NOTABLE_FRACTION
+        or memory.out_of_range
+        or energy.out_of_range,
         warnings=tuple(_notices(request, program, time, memory, energy, device, cluster)),
     )
 
@@ -89,21 +91,23 @@ def _notices(
         found.append(
             Notice(
                 "TIME_OUT_OF_RANGE",
-                f"{time.out_of_range_fraction:.0%} of the time lies outside what the time model was trained on "
-                f"(device {device.id}, precision {request.precision}, mode {request.mode}): trust the order of "
-                "magnitude and the interval, not the digits",
+                f"{time.out_of_range_fraction:.0%} of the time lies outside what the time model was "
+                f"trained on (device {device.id}, precision {request.precision}, mode {request.mode}): trust the "
+                "interval, not the digits",
             )
         )
     if memory.out_of_range:
-        found.append(Notice("MEMORY_OUT_OF_RANGE", "peak memory lies outside what the memory model was trained on"))
+        found.append(
+            Notice("MEMORY_OUT_OF_RANGE", "peak memory lies outside what the memory model was trained on")
+        )
     if energy.out_of_range:
         found.append(Notice("POWER_OUT_OF_RANGE", "power lies outside what the power model was trained on"))
     if not memory.fits:
         found.append(
             Notice(
                 "DOES_NOT_FIT",
-                f"needs {format_bytes(memory.device_peak.value)} of {format_bytes(memory.capacity_bytes)} usable on "
-                f"{device.id}: lower the batch, or split over more devices",
+                f"needs {format_bytes(memory.device_peak.value)} of "
+                f"{format_bytes(memory.capacity_bytes)} usable on {device.id}: lower the batch, or split over more devices",
             )
         )
     if device.estimated_fields:
@@ -113,8 +117,8 @@ def _notices(
         found.append(
             Notice(
                 "CLUSTER_ASSUMED",
-                f"no cluster given: {cluster.devices_per_node} devices a node over {cluster.intra_node.kind}, "
-                f"nodes over {cluster.inter_node.kind}",
+                f"no cluster given: {cluster.devices_per_node} devices a node over "
+                f"{cluster.intra_node.kind}, nodes over {cluster.inter_node.kind}",
             )
         )
     return found

@@ -15,7 +15,10 @@ def explain_program(program: Program, costs: ProgramCosts) -> tuple[OpCostRow, .
     for op, unique in zip(program.ops, costs.index, strict=True):
         groups[op.op_type, int(unique), op.covered].append(op)
     total_s = float(costs.time_s.sum()) or 1.0
-    rows = [_row(op_type, unique, covered, ops, costs, total_s) for (op_type, unique, covered), ops in groups.items()]
+    rows = [
+        _row(op_type, unique, covered, ops, costs, total_s)
+        for (op_type, unique, covered), ops in groups.items()
+    ]
     return tuple(sorted(rows, key=lambda row: (-row.time_s, row.op_type, row.example_node)))
 
 

@@ -62,7 +62,7 @@ class Predictor:
         return self._bundle.id
 
     def add_graph(self, data: bytes) -> str:
-        """Stores a model without its weights; the returned id can be a request's `graph`. Raises InvalidGraph."""
+        """Stores a model without its weights; returns the id to use as `graph`. Raises InvalidGraph."""
         return self._sources.add(data)
 
     def predict(self, request: PredictionRequest) -> Prediction:
@@ -163,13 +163,15 @@ def _local_batch(request: PredictionRequest) -> int | None:
         return request.batch
     if request.batch is None:
         raise InvalidRequest(
-            f"plan: {replicas} replicas share the global batch, and no batch is given; add --batch N", field="batch"
+            f"plan: {replicas} replicas share the global batch, and no batch is given; add --batch N",
+            field="batch",
         )
     if request.batch % replicas:
         below = request.batch // replicas * replicas
         near = f"{below} or {below + replicas}" if below else str(replicas)
         raise InvalidPlan(
-            f"plan: batch {request.batch} does not divide over dp={replicas} replicas; try batch {near}", field="batch"
+            f"plan: batch {request.batch} does not divide over dp={replicas} replicas; try batch {near}",
+            field="batch",
         )
     return request.batch // replicas
 
@@ -183,7 +185,8 @@ def _cluster(request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | No
     cluster = find_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
     if count > cluster.device_count:
         raise InvalidPlan(
-            f"plan: {count} devices, but cluster {cluster.id} has {cluster.device_count}; lower dp or name a larger one",
+            f"plan: {count} devices, but cluster {cluster.id} has {cluster.device_count}; lower dp or name a "
+            "larger one",
             field="plan.dp",
         )
     return cluster

@@ -63,7 +63,9 @@ class GraphSources:
         try:
             status = os.stat(path)
         except OSError as error:
-            raise InvalidGraph(f"{path}: {error.strerror}; expected a readable ONNX file", path=path) from None
+            raise InvalidGraph(
+                f"{path}: {error.strerror}; expected a readable ONNX file", path=path
+            ) from None
         return path, status.st_mtime_ns, status.st_size, status.st_ino
 
     def graph(self, source: GraphSource, binding: Binding) -> Graph:
@@ -79,7 +81,8 @@ class GraphSources:
             stored = self._models.get(source)
             if stored is None:
                 raise UnknownGraph(
-                    f"unknown graph {source}: this predictor has not seen it; add the model's bytes first", graph=source
+                    f"unknown graph {source}: this predictor has not seen it; add the model's bytes first",
+                    graph=source,
                 )
             source = stored
         content = source if isinstance(source, bytes) else Path(source)

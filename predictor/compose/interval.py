@@ -1,8 +1,8 @@
 """From the spread of single ops to the interval of their sum.
 
-Errors of one op family share their cause (a library's kernels, a device's sustained clock), so inside a family
-they add up fully correlated; across families they are treated as independent. Half-widths are in log space:
-`exp(q)` is the factor that covers `coverage` of the ops.
+Errors of one op family share their cause (a library's kernels, a device's sustained clock), so inside a
+family they add up fully correlated; across families they are treated as independent. Half-widths are in log
+space: `exp(q)` is the factor that covers `coverage` of the ops.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from predictor.types import Interval
 FloatArray = NDArray[np.float64]
 
 
-def sum_log_spread(time_s: FloatArray, log_spread: FloatArray, groups: Sequence[int] | NDArray[np.intp]) -> float:
+def sum_log_spread(
+    time_s: FloatArray, log_spread: FloatArray, groups: Sequence[int] | NDArray[np.intp]
+) -> float:
     """Log half-width of `sum(time_s)`.
 
     Args:

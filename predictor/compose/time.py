@@ -1,7 +1,7 @@
-"""Iteration time of one rank: the device's work, the host that must launch it, and communication that stays exposed.
+"""Iteration time of one rank: the device's work, the host that launches it, communication that stays exposed.
 
-Kernels run in program order on one stream, so device time is their sum. The host launches ahead of the device;
-when launching everything takes longer than running it, the difference is idle device time (`host_launch`).
+Kernels run in program order on one stream, so device time is their sum. The host launches ahead of the
+device; when launching everything takes longer than running it, the difference is idle time (`host_launch`).
 Gradient all-reduces overlap with backward; only what outlives it is exposed (`communication`).
 """
 
@@ -21,8 +21,8 @@ from predictor.parallel.data_parallel import schedule_gradients
 from predictor.parallel.plan import Plan
 from predictor.types import Coverage, Interval, Runtime
 
-# Host time per kernel launch. 5 µs is the middle of the 4-6 µs that public whole-model timings of eager PyTorch
-# support; compiled code launches through a thin wrapper at about 0.4 of that.
+# Host time per kernel launch. 5 µs is the middle of the 4-6 µs that public whole-model timings of eager
+# PyTorch support; compiled code launches through a thin wrapper at about 0.4 of that.
 LAUNCH_S: Mapping[Runtime, float] = {Runtime.EAGER: 5e-6, Runtime.COMPILED: 2e-6}
 # Log half-width on the parts that no measurement here calibrates: launch gaps and communication.
 _ANALYTIC_LOG_SPREAD = 0.5
@@ -138,5 +138,7 @@ def _coverage(program: Program, costs: ProgramCosts, time_s: FloatArray, analyti
     learned_fraction = float(time_s[learned].sum()) / total
     fallback_fraction = float(time_s[~covered].sum()) / total
     return Coverage(
-        learned=learned_fraction, analytic=1.0 - learned_fraction - fallback_fraction, fallback=fallback_fraction
+        learned=learned_fraction,
+        analytic=1.0 - learned_fraction - fallback_fraction,
+        fallback=fallback_fraction,
     )
