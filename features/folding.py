@@ -29,7 +29,10 @@ _MISFIT = (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivis
 def fold(
     op_type: str, attributes: Attributes, inputs: Sequence[Array | None], version: int
 ) -> Sequence[Array] | None:
-    """Contents of the node's outputs, or None when they cannot be computed or are too large."""
+    """Contents of the node's outputs, or None when they cannot be computed or are too large.
+
+    Callers silence numpy's floating-point warnings (`np.errstate`), once for all nodes.
+    """
     rule = FOLD_RULES.get("", op_type, version)
     if rule is None:
         return None
@@ -38,22 +41,16 @@ def fold(
     while arrays and arrays[-1] is _OMITTED:
         arrays.pop()
     try:
-        with np.errstate(all="ignore"):
-            outputs = [np.asarray(array) for array in rule(attributes, arrays, version)]
+        outputs = [np.asarray(array) for array in rule(attributes, arrays, version)]
     except _MISFIT:
         return None
     return outputs if all(array.size <= ELEMENT_LIMIT for array in outputs) else None
 
 
-def fold_shape(
-    op_type: str, attributes: Attributes, inputs: Sequence[TensorType | None]
-) -> Sequence[Array] | None:
-    """Contents of the node's output where they follow from its input's shape alone (Shape, Size)."""
-    rule = _SHAPE_RULES.get(op_type)
-    if rule is None or not inputs or inputs[0] is None:
-        return None
-    shape = inputs[0].shape
-    return None if shape is None else [rule(attributes, shape)]
+def fold_shape(op_type: str, attributes: Attributes, given: TensorType | None) -> Sequence[Array] | None:
+    """Contents of an output that follows from its input's shape alone (SHAPE_RULES), where that is known."""
+    shape = None if given is None else given.shape
+    return None if shape is None else [SHAPE_RULES[op_type](attributes, shape)]
 
 
 def _shape_of(attributes: Attributes, shape: tuple[int, ...]) -> Array:
@@ -64,7 +61,7 @@ def _size_of(attributes: Attributes, shape: tuple[int, ...]) -> Array:
     return np.array(prod(shape), dtype=np.int64)
 
 
-_SHAPE_RULES: Mapping[str, Callable[[Attributes, tuple[int, ...]], Array]] = {
+SHAPE_RULES: Mapping[str, Callable[[Attributes, tuple[int, ...]], Array]] = {
     "Shape": _shape_of,
     "Size": _size_of,
 }

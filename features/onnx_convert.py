@@ -26,10 +26,10 @@ def to_graph(model: ModelProto, binding: Binding, typed: TypedModel, opsets: Map
     """
     nodes = tuple(
         Node(
-            name=item.call.node.name or next((name for name in item.call.node.output if name), ""),
+            name=item.call.node.name or next((name for name in item.call.outputs if name), ""),
             op_type=item.call.node.op_type,
-            inputs=(*item.call.node.input, *item.call.captured),
-            outputs=tuple(item.call.node.output),
+            inputs=item.call.reads,
+            outputs=item.call.outputs,
             domain=normal_domain(item.call.node.domain),
             attributes=_attributes(item.attributes, typed.types, opsets),
         )

@@ -13,6 +13,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+import numpy as np
 from onnx import ModelProto, shape_inference
 
 from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
@@ -20,7 +21,7 @@ from predictor.features.attributes import elem_type_of, read_attributes, tensor_
 from predictor.features.binding import Binding
 from predictor.features.branches import taken_branch
 from predictor.features.dim_expressions import evaluate
-from predictor.features.folding import fold, fold_shape
+from predictor.features.folding import SHAPE_RULES, fold, fold_shape
 from predictor.features.node_types import Array, Dim, NodeTypeError, TensorType, infer_outputs, read_type
 from predictor.features.own_types import own_types
 from predictor.features.structure import Call, order_calls
@@ -55,7 +56,9 @@ def infer_types(model: ModelProto, binding: Binding, opsets: Mapping[str, int]) 
         InvalidGraph: bad wiring, a node that contradicts its inputs, a negative or absurd size.
         InvalidRequest: the same, after the caller's batch replaced a hard-coded one.
     """
-    return _Walk(model, binding, opsets).run()
+    # Infinity and NaN are legitimate constants (masks).
+    with np.errstate(all="ignore"):
+        return _Walk(model, binding, opsets).run()
 
 
 class _Walk:
@@ -112,7 +115,7 @@ class _Walk:
             found = infer_outputs(node, version, self.types, self.contents) or {}
         except NodeTypeError as error:
             raise self.contradiction(call, str(error)) from None
-        for position, name in enumerate(node.output):
+        for position, name in enumerate(call.outputs):
             if not name:
                 continue
             known = found.get(name, _UNKNOWN)
@@ -129,15 +132,18 @@ class _Walk:
     def fold(self, call: Call, attributes: Mapping[str, Any], version: int) -> bool:
         """Computes the node when all its inputs are known; then types follow from the contents."""
         node = call.node
-        arrays = fold_shape(node.op_type, attributes, [self.types.get(name) for name in node.input])
-        if arrays is None:
-            inputs = [self.contents.get(name) if name else None for name in node.input]
-            if any(array is None and name for array, name in zip(inputs, node.input, strict=True)):
-                return False
-            arrays = fold(node.op_type, attributes, inputs, version)
-        if arrays is None or len(arrays) < len(node.output):
+        contents = self.contents
+        if node.op_type in SHAPE_RULES:
+            arrays = fold_shape(
+                node.op_type, attributes, self.types.get(call.inputs[0]) if call.inputs else None
+            )
+        elif all(name in contents or not name for name in call.inputs):
+            arrays = fold(node.op_type, attributes, [contents.get(name) for name in call.inputs], version)
+        else:
             return False
-        for name, array in zip(node.output, arrays, strict=False):
+        if arrays is None or len(arrays) < len(call.outputs):
+            return False
+        for name, array in zip(call.outputs, arrays, strict=False):
             if name:
                 self.contents[name] = array
                 self.types[name] = TensorType(elem_type_of(array), array.shape)
@@ -153,8 +159,8 @@ class _Walk:
         known: TensorType,
     ) -> TensorType:
         """Fills what ONNX's rule for the node left open."""
-        name = call.node.output[position]
-        inputs = [self.types.get(given) if given else None for given in call.node.input]
+        name = call.outputs[position]
+        inputs = [self.types.get(given) if given else None for given in call.inputs]
         integers = {key: value for key, value in attributes.items() if isinstance(value, int)}
         own = own_types(domain, call.node.op_type, version, inputs, integers)
         if position < len(own):
@@ -216,7 +222,7 @@ class _Walk:
                 raise InvalidGraph(f"output {info.name!r} is written by no node", value=info.name)
 
     def contradiction(self, call: Call, reason: str) -> PerfcastError:
-        shapes = ", ".join(_describe(self.types.get(name)) for name in call.node.input if name)
+        shapes = ", ".join(_describe(self.types.get(name)) for name in call.inputs if name)
         message = f"node {call.label} cannot take inputs {shapes}: {reason}"
         old = self.binding.replaced_batch
         if old is None:
@@ -251,12 +257,12 @@ def _check_reshape(
     call: Call, types: Mapping[str, TensorType], contents: Mapping[str, Array], binding: Binding
 ) -> str:
     """ONNX's rule does not compare element counts, nor can it know that a batch was replaced."""
-    before, after = types[call.node.input[0]].shape, types[call.node.output[0]].shape
+    before, after = types[call.inputs[0]].shape, types[call.outputs[0]].shape
     if before is None or after is None:
         return ""
     if prod(before) != prod(after):
-        return f"{prod(before)} elements do not fill shape {_describe(types[call.node.output[0]])}"
-    target = contents.get(call.node.input[1]) if len(call.node.input) > 1 else None
+        return f"{prod(before)} elements do not fill shape {_describe(types[call.outputs[0]])}"
+    target = contents.get(call.inputs[1]) if len(call.inputs) > 1 else None
     old = binding.replaced_batch
     if old is not None and target is not None and target.size and before:
         first = int(target.ravel()[0])

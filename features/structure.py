@@ -15,20 +15,27 @@ _LISTED = 5
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A node with the outer values that its bodies (If, Loop, Scan) read."""
+    """A node, its operands as Python strings, and the outer values that its bodies (If, Loop, Scan) read."""
 
     node: NodeProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     captured: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, node: NodeProto) -> Call:
+        """Reads the operands once: each look into protobuf builds them anew."""
+        return cls(node, tuple(node.input), tuple(node.output), captured_names(node))
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Every value the node depends on."""
-        return (*(name for name in self.node.input if name), *self.captured)
+        """Every value the node depends on; an omitted operand is the empty string."""
+        return self.inputs + self.captured if self.captured else self.inputs
 
     @property
     def label(self) -> str:
         """What to call the node in a message."""
-        name = self.node.name or next((f"-> {output}" for output in self.node.output if output), "")
+        name = self.node.name or next((f"-> {output}" for output in self.outputs if output), "")
         return f"{self.node.op_type} {name!r}"
 
 
@@ -41,11 +48,13 @@ def order_calls(nodes: Iterable[NodeProto], given: Iterable[str]) -> tuple[Call,
     Raises:
         InvalidGraph: a value written twice, a value nobody writes, or a cycle.
     """
-    calls = [Call(node, captured_names(node)) for node in nodes]
+    calls = [Call.of(node) for node in nodes]
     known = set(given)
+    # An omitted operand is always there.
+    known.add("")
     writer: dict[str, int] = {}
     for index, call in enumerate(calls):
-        for name in call.node.output:
+        for name in call.outputs:
             if not name:
                 continue
             if name in writer or name in known:
@@ -110,7 +119,7 @@ def _is_ordered(calls: Sequence[Call], known: set[str]) -> bool:
     for call in calls:
         if not ready.issuperset(call.reads):
             return False
-        ready.update(call.node.output)
+        ready.update(call.outputs)
     return True
 
 

@@ -38,6 +38,7 @@ _PAYLOAD_FIELDS = (
     "uint64_data",
 )
 # Sizes that must be floats by ONNX's own definition; without them the output shape is lost.
+_SHAPE_OPS = frozenset({"Shape", "Size"})
 _FLOAT_SHAPE_OPS = frozenset({"Resize", "Upsample"})
 
 
@@ -91,10 +92,20 @@ def _attribute_graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
 
 
 def _float_sizes(nodes: Sequence[NodeProto]) -> frozenset[str]:
-    """Names of values that Resize-like ops read as sizes."""
-    return frozenset(
-        name for node in nodes if node.op_type in _FLOAT_SHAPE_OPS for name in node.input[1:] if name
-    )
+    """Names of values that the sizes of Resize-like ops are computed from."""
+    pending = [name for node in nodes if node.op_type in _FLOAT_SHAPE_OPS for name in node.input[1:] if name]
+    if not pending:
+        return frozenset()
+    writer = {name: node for node in nodes for name in node.output}
+    found: set[str] = set()
+    while pending:
+        name = pending.pop()
+        node = writer.get(name)
+        # Behind a Shape stand activations and weights, which no size depends on.
+        if name and name not in found:
+            found.add(name)
+            pending.extend(node.input if node is not None and node.op_type not in _SHAPE_OPS else ())
+    return frozenset(found)
 
 
 def _drop_in_nodes(nodes: Sequence[NodeProto], sizes: frozenset[str]) -> None:
