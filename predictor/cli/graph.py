@@ -1,0 +1,150 @@
+"""`perfcast graph`: what a file holds, which of its ops are known, and the file without its weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from predictor.cli import options as opt
+from predictor.cli.options import Output
+
+if TYPE_CHECKING:
+    from predictor.features.graph import Graph
+    from predictor.features.work import Program
+
+app = typer.Typer(help="Check, show and strip ONNX files.", no_args_is_help=True)
+
+GRAPH_SCHEMA, GRAPH_CHECK_SCHEMA = "perfcast.graph/1", "perfcast.graph-check/1"
+
+
+@app.command("show")
+def show(
+    model: opt.Model,
+    batch: opt.Batch = None,
+    dim: opt.Dims = [],  # noqa: B006 - typer copies it
+    input_shape: opt.InputShapes = [],  # noqa: B006
+    output: opt.OutputOption = Output.TABLE,
+) -> None:
+    """Show inputs, outputs, parameters, and the work of one forward pass by op family."""
+    from predictor.cli.console import data_console
+    from predictor.cli.output import write_json
+
+    graph, program = _read(model, batch, dim, input_shape)
+    if output is Output.JSON:
+        write_json(_to_json(graph, program))
+        return
+    from predictor.cli.render_graph import graph_view
+
+    data_console().print(graph_view(graph, program, opt.model_name(model)))
+
+
+@app.command("check")
+def check(
+    model: opt.Model,
+    batch: opt.Batch = None,
+    dim: opt.Dims = [],  # noqa: B006
+    input_shape: opt.InputShapes = [],  # noqa: B006
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 5 when an op has no rule.")] = False,
+    output: opt.OutputOption = Output.TABLE,
+) -> None:
+    """Check that the file can be priced, and list its ops with and without a rule."""
+    from predictor.cli.console import data_console
+    from predictor.cli.output import write_json
+    from predictor.errors import UnsupportedOp
+
+    graph, program = _read(model, batch, dim, input_shape)
+    unknown = Counter(op.op_type for op in program.ops if not op.covered)
+    known = Counter(op.op_type for op in program.ops if op.covered)
+    if output is Output.JSON:
+        write_json(
+            {
+                "schema": GRAPH_CHECK_SCHEMA,
+                "graph": graph.fingerprint,
+                "ok": not unknown,
+                "covered": dict(known.most_common()),
+                "uncovered": dict(unknown.most_common()),
+            }
+        )
+    else:
+        from predictor.cli.render_graph import coverage_view
+
+        data_console().print(coverage_view(known, unknown, opt.model_name(model)))
+    if strict and unknown:
+        raise UnsupportedOp(
+            f"{opt.model_name(model)}: no work rule for {', '.join(sorted(unknown))}; register one through "
+            "the entry-point group predictor.work_rules, or go on without --strict"
+        )
+
+
+@app.command("strip")
+def strip(
+    model: opt.Model,
+    target: Annotated[Path, typer.Argument(metavar="TARGET.onnx", help="File to write.")],
+) -> None:
+    """Write the model without its weights; predictions stay the same."""
+    from predictor.features.strip import write_stripped
+    from predictor.units import format_bytes
+
+    source = opt.read_model(model)
+    before = len(source) if isinstance(source, bytes) else _size(source)
+    after = write_stripped(source, target)
+    typer.echo(f"{target}: {format_bytes(after)}, was {format_bytes(before)}", err=True)
+
+
+def _read(model: str, batch: int | None, dims: list[str], shapes: list[str]) -> tuple[Graph, Program]:
+    from predictor.features.program import build_program
+    from predictor.features.reader import read_graph
+    from predictor.types import Mode, Optimizer, Precision, Runtime
+
+    graph = read_graph(
+        opt.read_model(model), batch=batch, dims=opt.parse_dims(dims), input_shapes=opt.parse_shapes(shapes)
+    )
+    program = build_program(
+        graph, mode=Mode.INFER, precision=Precision.FP32, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
+    )
+    return graph, program
+
+
+def _to_json(graph: Graph, program: Program) -> dict[str, Any]:
+    def values(names: tuple[str, ...]) -> list[dict[str, Any]]:
+        found = (graph.values[name] for name in names)
+        return [{"name": v.name, "shape": list(v.shape), "dtype": v.dtype.value[0]} for v in found]
+
+    return {
+        "schema": GRAPH_SCHEMA,
+        "graph": graph.fingerprint,
+        "name": graph.name,
+        "batch": graph.batch,
+        "inputs": values(graph.inputs),
+        "outputs": values(graph.outputs),
+        "parameter_count": graph.parameter_count,
+        "node_count": len(graph.nodes),
+        "opsets": dict(graph.opsets),
+        "forward_flops": sum(op.work.flops for op in program.ops),
+        "families": [
+            {"family": family, "ops": count, "flops": flops, "moved_bytes": moved}
+            for family, count, flops, moved in family_work(program)
+        ],
+    }
+
+
+def family_work(program: Program) -> list[tuple[str, int, int, int]]:
+    """(family, ops, FLOPs, bytes moved) of a program, most FLOPs first."""
+    counts: dict[str, list[int]] = {}
+    for op in program.ops:
+        row = counts.setdefault(op.work.family.value, [0, 0, 0])
+        for index, amount in enumerate((1, op.work.flops, op.work.moved_bytes)):
+            row[index] += amount
+    rows = [(family, count, flops, moved) for family, (count, flops, moved) in counts.items()]
+    return sorted(rows, key=lambda row: (-row[2], -row[3], row[0]))
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        # write_stripped reports what is wrong with the file.
+        return 0

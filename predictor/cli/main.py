@@ -1,0 +1,114 @@
+"""`perfcast`: the command-line face. Commands import what they need when run, so that `--help` stays light.
+
+Exit codes: 0 ok, 1 bug, 2 usage, 3 invalid input, 4 does not fit, 5 coverage missing, 6 server unreachable,
+7 accuracy gate failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from predictor.cli import compare, corpus, devices, doctor, explain, graph, predict, serve
+from predictor.cli.console import one_line
+from predictor.errors import PerfcastError
+
+_BUG, _INTERRUPTED = 1, 130
+
+
+class _Group(TyperGroup):
+    """Runs a command and turns what it raises into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        debug = bool(ctx.params.get("debug"))
+        try:
+            return super().invoke(ctx)
+        except PerfcastError as error:
+            if debug:
+                raise
+            print(f"error: {one_line(error.message)}", file=sys.stderr)
+            code = error.exit_code
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            code = _INTERRUPTED
+        except BrokenPipeError:
+            # The reader has left, e.g. `| head`; what follows has nowhere to go, the flush at exit included.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        except Exception as error:
+            if debug or _is_for_typer(error):
+                raise
+            print(
+                f"error: bug in perfcast: {type(error).__name__}: {one_line(str(error))[:300]}; "
+                "run `perfcast --debug ...` for the traceback",
+                file=sys.stderr,
+            )
+            code = _BUG
+        raise typer.Exit(code)
+
+
+app = typer.Typer(
+    name="perfcast",
+    cls=_Group,
+    help="Predicts iteration time, memory and energy of deep-learning jobs before they run.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from predictor import __version__
+    from predictor.errors import InvalidBundle
+    from predictor.models.bundle import Bundle
+
+    try:
+        bundle = Bundle.load().id
+    except InvalidBundle:
+        bundle = "none"
+    print(f"perfcast {__version__}, bundle {bundle}")
+    raise typer.Exit
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show version and bundle, and exit."
+        ),
+    ] = False,
+) -> None:
+    """Predicts iteration time, memory and energy of deep-learning jobs before they run."""
+
+
+app.command("predict")(predict.predict)
+app.command("compare")(compare.compare)
+app.command("explain")(explain.explain)
+app.add_typer(graph.app, name="graph")
+app.add_typer(devices.app, name="devices")
+app.command("serve")(serve.serve)
+app.add_typer(corpus.app, name="corpus")
+app.command("doctor")(doctor.doctor)
+
+
+def _is_for_typer(error: Exception) -> bool:
+    """Usage errors, exits and aborts, which typer itself reports."""
+    return type(error).__module__.startswith(("typer", "click"))
+
+
+def main() -> None:
+    """Entry point of the `perfcast` script."""
+    app(prog_name="perfcast")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Flags that several commands share, and the request that they spell. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from predictor.hardware.spec import ClusterSpec, DeviceSpec
+    from predictor.protocol import Forecaster
+    from predictor.request import PredictionRequest
+
+
+class Output(StrEnum):
+    """Form of what goes to standard output."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+_JOB, _WHERE = "Job", "Predictor"
+
+Model: TypeAlias = Annotated[
+    str, typer.Argument(metavar="MODEL.onnx", help="ONNX file; - reads standard input.")
+]
+Device: TypeAlias = Annotated[
+    str, typer.Option("--device", "-d", help="Catalogue id or alias, or a TOML file.")
+]
+Batch: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--batch", "-b", help="Samples per iteration over all devices.", rich_help_panel=_JOB),
+]
+ModeOption: TypeAlias = Annotated[str, typer.Option("--mode", metavar="train|infer", rich_help_panel=_JOB)]
+PrecisionOption: TypeAlias = Annotated[
+    str, typer.Option("--precision", metavar="fp32|tf32|fp16|bf16|amp", rich_help_panel=_JOB)
+]
+OptimizerOption: TypeAlias = Annotated[
+    str, typer.Option("--optimizer", metavar="none|sgd|momentum|adam|adamw", rich_help_panel=_JOB)
+]
+RuntimeOption: TypeAlias = Annotated[
+    str, typer.Option("--runtime", metavar="eager|compiled", rich_help_panel=_JOB)
+]
+Dims: TypeAlias = Annotated[
+    list[str],
+    typer.Option("--dim", metavar="NAME=N", help="Number for a symbolic dimension.", rich_help_panel=_JOB),
+]
+InputShapes: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "--input-shape", metavar="NAME=1x3x224x224", help="Full shape of an input.", rich_help_panel=_JOB
+    ),
+]
+ClusterOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="FILE|NAME", help="Machines the devices stand in.", rich_help_panel=_JOB
+    ),
+]
+DataParallel: TypeAlias = Annotated[
+    int, typer.Option("--dp", metavar="N", help="Data-parallel devices.", rich_help_panel=_JOB)
+]
+PowerLimit: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--power-limit", metavar="W", help="Power cap per device.", rich_help_panel=_JOB),
+]
+Strict: TypeAlias = Annotated[
+    bool, typer.Option("--strict", help="Exit 5 instead of falling back.", rich_help_panel=_JOB)
+]
+RequireFeasible: TypeAlias = Annotated[
+    bool, typer.Option("--require-feasible", help="Exit 4 when it does not fit in memory.")
+]
+BundleOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--bundle", metavar="PATH", help="Trained models; default: those that ship.", rich_help_panel=_WHERE
+    ),
+]
+ServerOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="ADDR",
+        envvar="PERFCAST_SERVER",
+        help="Ask a running server.",
+        rich_help_panel=_WHERE,
+    ),
+]
+TokenOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--token", envvar="PERFCAST_TOKEN", help="The server's bearer token.", rich_help_panel=_WHERE
+    ),
+]
+TimeoutOption: TypeAlias = Annotated[
+    float,
+    typer.Option("--timeout", metavar="S", help="Deadline of a server's answer.", rich_help_panel=_WHERE),
+]
+OutputOption: TypeAlias = Annotated[
+    Output, typer.Option("--output", "-o", help="What standard output holds.")
+]
+OutFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write the JSON to a file as well.")
+]
+
+
+@contextmanager
+def open_predictor(
+    bundle: Path | None, server: str | None, token: str | None, timeout_s: float
+) -> Iterator[Forecaster]:
+    """The predictor to ask: in process, or the server's. Raises InvalidBundle, or a usage error for both."""
+    if server is None:
+        from predictor.api import Predictor
+
+        yield Predictor.load(bundle)
+        return
+    if bundle is not None:
+        raise typer.BadParameter("a server has its own bundle: give --bundle or --server, not both")
+    from predictor.client import RemotePredictor
+
+    with RemotePredictor(server, timeout_s=timeout_s, token=token) as remote:
+        yield remote
+
+
+def read_model(model: str) -> str | bytes:
+    """The path as it is, or the bytes of standard input for `-`."""
+    return sys.stdin.buffer.read() if model == "-" else model
+
+
+def build_request(
+    graph: str | bytes,
+    device: str,
+    *,
+    batch: int | None,
+    mode: str,
+    precision: str,
+    optimizer: str,
+    runtime: str,
+    dims: Sequence[str],
+    input_shapes: Sequence[str],
+    cluster: str | None,
+    dp: int,
+    power_limit_w: float | None,
+    strict: bool,
+) -> PredictionRequest:
+    """The request that the flags spell. Raises PerfcastError on values, a usage error on malformed pairs."""
+    from predictor.parallel.plan import Plan
+    from predictor.request import PredictionRequest
+    from predictor.types import Mode, Optimizer, Precision, Runtime
+
+    return PredictionRequest(
+        graph=graph,
+        device=_read_device(device),
+        batch=batch,
+        mode=Mode.parse(mode),
+        precision=Precision.parse(precision),
+        optimizer=Optimizer.parse(optimizer),
+        runtime=Runtime.parse(runtime),
+        dims=parse_dims(dims),
+        input_shapes=parse_shapes(input_shapes),
+        plan=Plan(dp=dp),
+        cluster=_read_cluster(cluster),
+        power_limit_w=power_limit_w,
+        strict=strict,
+    )
+
+
+def parse_dims(pairs: Sequence[str]) -> dict[str, int]:
+    """`NAME=N` pairs."""
+    found: dict[str, int] = {}
+    for pair in pairs:
+        name, equals, number = pair.rpartition("=")
+        if not equals or not name or not _is_integer(number):
+            raise typer.BadParameter(f"--dim {pair!r}: expected NAME=N, e.g. sequence=128")
+        found[name] = int(number)
+    return found
+
+
+def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """`NAME=1x3x224x224` pairs."""
+    found: dict[str, tuple[int, ...]] = {}
+    for pair in pairs:
+        name, equals, text = pair.rpartition("=")
+        sizes = text.split("x")
+        if not equals or not name or not all(_is_integer(size) for size in sizes):
+            raise typer.BadParameter(f"--input-shape {pair!r}: expected NAME=1x3x224x224")
+        found[name] = tuple(int(size) for size in sizes)
+    return found
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+def _read_cluster(cluster: str | None) -> str | ClusterSpec | None:
+    """A file becomes the cluster that it describes, so that a server gets the numbers and not a path."""
+    if cluster is None or not _is_file_name(cluster):
+        return cluster
+    from predictor.hardware.catalog import load_cluster_file
+
+    return load_cluster_file(cluster)
+
+
+def _read_device(device: str) -> str | DeviceSpec:
+    """A file becomes the device that it describes."""
+    if not _is_file_name(device):
+        return device
+    from predictor.hardware.catalog import load_device_file
+
+    return load_device_file(device)
+
+
+def _is_file_name(text: str) -> bool:
+    return text.endswith(".toml") or "/" in text
+
+
+def model_name(model: str) -> str:
+    """How tables call the model."""
+    return "standard input" if model == "-" else Path(model).name

@@ -1,0 +1,234 @@
+"""Predictions as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from predictor.cli import text as txt
+from predictor.errors import PerfcastError
+from predictor.request import PredictionRequest
+from predictor.types import Coverage, Explanation, Interval, Prediction
+from predictor.units import format_quantity
+
+_BAR_WIDTH = 18
+_LABEL, _VALUE, _BOUNDS = "bold", "bold cyan", "dim"
+_GOOD, _BAD = "bold green", "bold red"
+
+
+def prediction_view(request: PredictionRequest, answer: Prediction, model: str) -> RenderableType:
+    """Headline, breakdowns, warnings and where the knowledge came from."""
+    return Group(
+        _title(request, answer, model),
+        Padding(_headline(answer), (1, 0, 1, 2)),
+        Padding(_breakdowns(answer), (0, 0, 0, 2)),
+        Text(),
+        *_notices(answer),
+        _provenance(answer),
+    )
+
+
+def explanation_view(
+    request: PredictionRequest, explanation: Explanation, model: str, top: int
+) -> RenderableType:
+    """The most expensive op groups under a prediction's headline."""
+    answer = explanation.prediction
+    return Group(
+        _title(request, answer, model),
+        Padding(_headline(answer), (1, 0, 1, 2)),
+        Padding(_op_table(explanation, top), (0, 0, 1, 2)),
+        *_notices(answer),
+        _provenance(answer),
+    )
+
+
+def comparison_view(
+    requests: Sequence[PredictionRequest], answers: Sequence[Prediction | PerfcastError], model: str
+) -> RenderableType:
+    """One row per candidate; the fastest that fits is marked."""
+    table = plain_table(
+        "device", "precision", "batch", ">iteration", ">samples/s", "", ">memory", "", ">J/sample", ">power"
+    )
+    best = _best(answers)
+    fastest = max((_throughput(answer) for answer in answers), default=0.0)
+    for index, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+        device = request.device if isinstance(request.device, str) else request.device.id
+        asked = (device, request.precision.value, "file's" if request.batch is None else str(request.batch))
+        if isinstance(answer, PerfcastError):
+            table.add_row(*asked, Text("—", "dim"), Text("—", "dim"), Text(answer.reason, _BAD))
+            continue
+        rate = answer.throughput_samples_per_s.value
+        # Per iteration over per iteration: samples = throughput x time.
+        joules = answer.energy_j.value / (rate * answer.iteration_time_s.value)
+        table.add_row(
+            *asked,
+            Text(txt.seconds(answer.iteration_time_s.value), _VALUE),
+            txt.number(rate),
+            txt.bar(rate / fastest, 12) + (" ◀" if index == best else ""),
+            txt.size(answer.device_peak_bytes.value),
+            _fits(answer),
+            txt.joules(joules),
+            txt.watts(answer.average_power_w.value),
+        )
+    legend = "◀ highest throughput that fits" if best is not None else "none fits"
+    first = next((answer for answer in answers if isinstance(answer, Prediction)), None)
+    job = f"{requests[0].mode.value} · {requests[0].optimizer.value} · {requests[0].runtime.value}"
+    lines: list[RenderableType] = [
+        Text.assemble((model, "bold"), f"   {_job_text(requests[0], job)}"),
+        Text(),
+        table,
+    ]
+    lines += [Text(), Text(legend, "dim")]
+    if first is not None:
+        lines.append(Text(f"bundle {txt.short_id(first.bundle)}", "dim"))
+    return Group(*lines)
+
+
+def _job_text(request: PredictionRequest, job: str) -> str:
+    return job if request.mode.value == "train" else f"{request.mode.value} · {request.runtime.value}"
+
+
+def _title(request: PredictionRequest, answer: Prediction, model: str) -> Text:
+    count = f"{answer.device_count} x " if answer.device_count > 1 else ""
+    facts = [request.mode.value, request.precision.value]
+    if request.mode.value == "train":
+        facts.append(request.optimizer.value)
+    facts.append(request.runtime.value)
+    samples = round(answer.throughput_samples_per_s.value * answer.iteration_time_s.value)
+    facts.insert(1, f"batch {samples}")
+    return Text.assemble(
+        (model, "bold"), " on ", (f"{count}{answer.device}", "bold"), f"   {' · '.join(facts)}"
+    )
+
+
+def _headline(answer: Prediction) -> Table:
+    table = Table.grid(padding=(0, 2))
+    coverage = f"{answer.iteration_time_s.coverage:.0%}".replace("%", " %")
+
+    def line(label: str, interval: Interval, form: txt.Formatter, note: Text | str = "") -> None:
+        bounds = f"{txt.span(interval, form)}"
+        table.add_row(Text(label, _LABEL), Text(form(interval.value), _VALUE), Text(bounds, _BOUNDS), note)
+
+    table.add_row("", "", Text(f"{coverage} interval", _BOUNDS), "")
+    line("iteration", answer.iteration_time_s, txt.seconds)
+    line("throughput", answer.throughput_samples_per_s, txt.rate)
+    capacity = Text.assemble(_fits(answer), f" in {txt.size(answer.capacity_bytes)} usable")
+    line("peak memory", answer.device_peak_bytes, txt.size, capacity)
+    line(
+        "energy",
+        answer.energy_j,
+        txt.joules,
+        "per iteration, all devices" if answer.device_count > 1 else "per iteration",
+    )
+    line("mean power", answer.average_power_w, txt.watts, "per device" if answer.device_count > 1 else "")
+    return table
+
+
+def _fits(answer: Prediction) -> Text:
+    return Text("fits", _GOOD) if answer.fits else Text("does not fit", _BAD)
+
+
+def _breakdowns(answer: Prediction) -> Table:
+    grid = Table.grid(padding=(0, 4))
+    grid.add_row(
+        _breakdown("time", answer.time_breakdown_s, txt.seconds),
+        _breakdown("memory", answer.memory_breakdown_bytes, txt.size),
+    )
+    return grid
+
+
+def _breakdown(title: str, parts: Mapping[str, float], form: txt.Formatter) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_row(Text(title, _LABEL))
+    total = sum(parts.values()) or 1.0
+    for name, value in parts.items():
+        if value:
+            share = value / total
+            table.add_row(
+                txt.words(name),
+                Text(txt.bar(share, _BAR_WIDTH), "cyan"),
+                Text(form(value), justify="right"),
+                Text(txt.percent(share), "dim", justify="right"),
+            )
+    return table
+
+
+def _op_table(explanation: Explanation, top: int) -> Table:
+    table = plain_table(
+        "op",
+        "phase",
+        ">count",
+        ">time",
+        "share",
+        "",
+        "bound by",
+        ">of floor",
+        ">FLOP",
+        ">bytes",
+        "source",
+        "e.g.",
+    )
+    for row in explanation.rows[:top]:
+        table.add_row(
+            row.op_type,
+            row.phase,
+            str(row.count),
+            txt.seconds(row.time_s),
+            Text(txt.bar(row.share_fraction, 10), "cyan"),
+            txt.percent(row.share_fraction),
+            row.bound,
+            f"{row.time_s / row.floor_s:.1f} x" if row.floor_s else "",
+            format_quantity(row.flops, "") if row.flops else "",
+            txt.size(row.moved_bytes),
+            row.source,
+            Text(row.example_node, "dim", overflow="ellipsis", no_wrap=True),
+        )
+    rest = explanation.rows[top:]
+    if rest:
+        table.add_row(
+            Text(f"{len(rest)} more", "dim"),
+            "",
+            str(sum(row.count for row in rest)),
+            txt.seconds(sum(row.time_s for row in rest)),
+            "",
+            txt.percent(sum(row.share_fraction for row in rest)),
+        )
+    return table
+
+
+def plain_table(*columns: str) -> Table:
+    """A table without lines from its headers; a leading `>` aligns to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_LABEL)
+    for column in columns:
+        table.add_column(
+            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", no_wrap=True
+        )
+    return table
+
+
+def _notices(answer: Prediction) -> Iterable[Text]:
+    for notice in answer.warnings:
+        yield Text.assemble(("! ", "bold yellow"), (notice.message, "yellow"))
+
+
+def _provenance(answer: Prediction) -> Text:
+    identities = f"graph {txt.short_id(answer.graph)} · bundle {txt.short_id(answer.bundle)}"
+    return Text(f"{_knowledge(answer.coverage)} · {identities}", "dim")
+
+
+def _knowledge(coverage: Coverage) -> str:
+    shares = {name: getattr(coverage, name) for name in ("measured", "learned", "analytic", "fallback")}
+    return "time " + ", ".join(f"{txt.percent(share)} {name}" for name, share in shares.items() if share > 0)
+
+
+def _best(answers: Sequence[Prediction | PerfcastError]) -> int | None:
+    feasible = [i for i, answer in enumerate(answers) if isinstance(answer, Prediction) and answer.fits]
+    return max(feasible, key=lambda index: _throughput(answers[index]), default=None)
+
+
+def _throughput(answer: Prediction | PerfcastError) -> float:
+    return answer.throughput_samples_per_s.value if isinstance(answer, Prediction) else 0.0

@@ -1,0 +1,74 @@
+"""Graphs as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from predictor.cli import text as txt
+from predictor.cli.graph import family_work
+from predictor.cli.render import plain_table
+from predictor.features.graph import Graph, Value
+from predictor.features.work import Program
+from predictor.units import format_quantity
+
+
+def graph_view(graph: Graph, program: Program, model: str) -> RenderableType:
+    """Inputs, outputs, size, and the work of a forward pass by op family."""
+    facts = Table.grid(padding=(0, 2))
+    for title, names in (("input", graph.inputs), ("output", graph.outputs)):
+        for name in names:
+            facts.add_row(Text(title, "bold"), name, _type(graph.values[name]))
+    weights_bytes = sum(graph.values[name].size_bytes for name in graph.parameters)
+    count = format_quantity(graph.parameter_count, "")
+    facts.add_row(
+        Text("parameters", "bold"), f"{graph.parameter_count:,}", f"{count}, {txt.size(weights_bytes)}"
+    )
+    flops = sum(op.work.flops for op in program.ops)
+    facts.add_row(Text("forward", "bold"), format_quantity(flops, "FLOP"), f"for batch {graph.batch}")
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in sorted(graph.opsets.items()))
+    facts.add_row(Text("nodes", "bold"), str(len(graph.nodes)), f"opset {opsets}")
+    table = plain_table("op family", ">ops", ">FLOP", "share", "", ">bytes moved")
+    for family, ops, family_flops, moved in family_work(program):
+        share = family_flops / flops if flops else 0.0
+        table.add_row(
+            txt.words(family),
+            str(ops),
+            format_quantity(family_flops, "") if family_flops else "0",
+            Text(txt.bar(share, 18), "cyan"),
+            txt.percent(share),
+            txt.size(moved),
+        )
+    return Group(
+        Text(model, "bold"),
+        Padding(facts, (1, 0, 1, 2)),
+        Padding(table, (0, 0, 1, 2)),
+        Text(f"graph {txt.short_id(graph.fingerprint)}", "dim"),
+    )
+
+
+def coverage_view(known: Mapping[str, int], unknown: Mapping[str, int], model: str) -> RenderableType:
+    """Ops with a rule and ops without."""
+    verdict = (
+        Text(
+            f"{sum(unknown.values())} ops have no rule and would be priced by the bytes they move",
+            "bold yellow",
+        )
+        if unknown
+        else Text("every op has a rule", "bold green")
+    )
+    table = plain_table("op", ">count", "rule")
+    for op_type, count in sorted(unknown.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(Text(op_type, "yellow"), str(count), Text("none: bytes moved", "yellow"))
+    for op_type, count in sorted(known.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(op_type, str(count), "yes")
+    return Group(Text.assemble((model, "bold"), "   ", verdict), Padding(table, (1, 0, 0, 2)))
+
+
+def _type(value: Value) -> str:
+    shape = " x ".join(map(str, value.shape)) or "scalar"
+    return f"{value.dtype.value[0]} {shape}"
