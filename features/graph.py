@@ -63,7 +63,8 @@ class Graph:
         constants: contents of small integer tensors by name, flattened.
         opsets: operator-set version by domain.
         batch: number of samples per iteration, i.e. what throughput counts.
-        fingerprint: `sha256:...` of the canonical structure: independent of names and of the file's node order.
+        fingerprint: `sha256:...` of the canonical structure: independent of names and of the file's node
+        order.
     """
 
     nodes: tuple[Node, ...]

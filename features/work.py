@@ -1,7 +1,7 @@
-"""What an op asks of a device: FLOPs, bytes and the shape facts that decide how well a kernel can use the hardware.
+"""What an op asks of a device: FLOPs, bytes and the shape facts that decide how well a kernel can use it.
 
-An OpWork names neither the device nor the node, so equal ones are one: a 1284-node transformer has some forty.
-One FLOP is one floating-point operation; a multiply-add counts 2.
+An OpWork names neither the device nor the node, so equal ones are one: a 1284-node transformer has some
+forty. One FLOP is one floating-point operation; a multiply-add counts 2.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Contraction:
 class Convolution:
     """A convolution in any number of spatial dimensions, as the forward pass sees it.
 
-    `pass_name` is "forward", "data_gradient" or "weight_gradient"; the geometry is the forward one in all three.
+    `pass_name` is "forward", "data_gradient" or "weight_gradient"; the geometry is the forward one in all
+    three.
     """
 
     samples: int

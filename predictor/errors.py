@@ -21,7 +21,8 @@
     └── AccuracyGateFailed      7
 
 `reason` is the stable code that travels in gRPC ErrorInfo; `metadata` holds the dynamic parts as strings.
-`exit_code` is the CLI's answer; `predictor.wire.status` maps the classes to gRPC codes and back; nothing else does.
+`exit_code` is the CLI's answer; `predictor.wire.status` maps the classes to gRPC codes and back; nothing
+else does.
 """
 
 from __future__ import annotations

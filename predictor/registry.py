@@ -1,6 +1,7 @@
 """One registry class for everything known per op: keyed by (domain, op type), versioned by opset.
 
-The empty domain and `ai.onnx` are one. A rule registered `since=13` answers from opset 13 on, until a newer one.
+The empty domain and `ai.onnx` are one. A rule registered `since=13` answers from opset 13 on, until a newer
+one.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ GraphSource: TypeAlias = str | os.PathLike[str] | bytes | Graph
 """A path, ONNX bytes, a `sha256:...` id that the predictor has seen, or a Graph."""
 
 
+_CHOICES = {"mode": Mode, "precision": Precision, "optimizer": Optimizer, "runtime": Runtime}
+
+
 @dataclass(frozen=True, slots=True)
 class PredictionRequest:
     """One question.
@@ -24,7 +27,8 @@ class PredictionRequest:
     Attributes:
         graph: path, ONNX bytes, known fingerprint or Graph.
         device: catalogue id or alias, or a DeviceSpec.
-        batch: samples per iteration over all devices (the global batch); None keeps the file's own, or 1 where symbolic.
+        batch: samples per iteration over all devices (the global batch); None keeps the file's own, or 1
+        where symbolic.
         dims: numbers for symbolic dimensions by name.
         input_shapes: full shapes by input name; they override `batch` and `dims`.
         cluster: catalogue id or ClusterSpec; needed for more devices than one node holds.
@@ -48,15 +52,21 @@ class PredictionRequest:
 
     def __post_init__(self) -> None:
         # Enumerations may arrive as text from any face; parsed here once, so that every face answers alike.
-        for name, choice in (("mode", Mode), ("precision", Precision), ("optimizer", Optimizer), ("runtime", Runtime)):
+        for name, choice in _CHOICES.items():
             object.__setattr__(self, name, choice.parse(getattr(self, name)))
         if self.batch is not None and self.batch < 1:
-            raise InvalidRequest(f"batch is {self.batch}; expected a positive number of samples", field="batch")
+            raise InvalidRequest(
+                f"batch is {self.batch}; expected a positive number of samples", field="batch"
+            )
         if self.power_limit_w is not None and not self.power_limit_w > 0:
-            raise InvalidRequest(f"power_limit_w is {self.power_limit_w}; expected watts above 0", field="power_limit_w")
+            raise InvalidRequest(
+                f"power_limit_w is {self.power_limit_w}; expected watts above 0", field="power_limit_w"
+            )
         for symbol, number in self.dims.items():
             if number < 1:
-                raise InvalidRequest(f"dim {symbol}={number}; expected a positive number", field=f"dims.{symbol}")
+                raise InvalidRequest(
+                    f"dim {symbol}={number}; expected a positive number", field=f"dims.{symbol}"
+                )
         for name, shape in self.input_shapes.items():
             if any(size < 1 for size in shape):
                 raise InvalidRequest(

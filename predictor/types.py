@@ -1,4 +1,7 @@
-"""The values that cross every layer: closed sets, intervals and the prediction itself. No behaviour, no heavy import."""
+"""The values that cross every layer: closed sets, intervals and the prediction itself.
+
+No behaviour, no heavy import.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ class Mode(_Choice):
 class Precision(_Choice):
     """Numeric policy of the job.
 
-    FP32 keeps TF32 off; TF32 keeps FP32 tensors and multiplies on tensor cores; FP16 and BF16 are pure 16-bit;
-    AMP is 16-bit autocast (torch's op lists) with FP32 master weights.
+    FP32 keeps TF32 off; TF32 keeps FP32 tensors and multiplies on tensor cores; FP16 and BF16 are pure
+    16-bit; AMP is 16-bit autocast (torch's op lists) with FP32 master weights.
     """
 
     FP32 = "fp32"
@@ -107,8 +110,9 @@ class Coverage:
 class Prediction:
     """The answer to one request.
 
-    `time_breakdown_s` sums to `iteration_time_s.value`, `memory_breakdown_bytes` to `device_peak_bytes.value`,
-    `energy_breakdown_j` to `energy_j.value`. Energy is per iteration over all devices of the plan, scope `device`.
+    `time_breakdown_s` sums to `iteration_time_s.value`, `memory_breakdown_bytes` to
+    `device_peak_bytes.value`, `energy_breakdown_j` to `energy_j.value`. Energy is per iteration over all
+    devices of the plan, scope `device`.
     """
 
     iteration_time_s: Interval

@@ -1,4 +1,4 @@
-"""Units at the edges: SI base units inside, readable ones in text. No quantity class: names carry the unit."""
+"""Units at the edges: SI base units inside, readable ones in text. Names carry the unit."""
 
 from __future__ import annotations
 

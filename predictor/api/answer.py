@@ -92,8 +92,8 @@ def _notices(
             Notice(
                 "TIME_OUT_OF_RANGE",
                 f"{time.out_of_range_fraction:.0%} of the time lies outside what the time model was "
-                f"trained on (device {device.id}, precision {request.precision}, mode {request.mode}): trust the "
-                "interval, not the digits",
+                f"trained on (device {device.id}, precision {request.precision}, mode {request.mode}): "
+                "trust the interval, not the digits",
             )
         )
     if memory.out_of_range:
@@ -107,7 +107,8 @@ def _notices(
             Notice(
                 "DOES_NOT_FIT",
                 f"needs {format_bytes(memory.device_peak.value)} of "
-                f"{format_bytes(memory.capacity_bytes)} usable on {device.id}: lower the batch, or split over more devices",
+                f"{format_bytes(memory.capacity_bytes)} usable on {device.id}: lower the batch or split over "
+                "more devices",
             )
         )
     if device.estimated_fields:
