@@ -40,6 +40,11 @@ class Draft:
         found = self.producer.get(value)
         return found[1] if found else None
 
+    def producer_types(self, node: Node) -> tuple[str, ...]:
+        """Op types of the nodes that make the inputs of `node`; "" where none does."""
+        found = (self.producer.get(name) for name in node.inputs)
+        return tuple(made[1].op_type if made else "" for made in found)
+
     def shape(self, value: str) -> Shape:
         """Shape of `value`; () for an omitted input."""
         return self.values[value].shape if value in self.values else ()

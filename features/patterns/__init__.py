@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from predictor.features.patterns import activations, attention, linear, normalizations
-from predictor.features.patterns.language import Call, Rule
+from predictor.features.patterns.language import Call, Rule, may_match
 from predictor.types import Runtime
 
 
-def rules_by_root(runtime: Runtime) -> Mapping[str, tuple[tuple[Call, Rule], ...]]:
-    """All spellings that apply in `runtime`, by the op type of the block's last node; longer blocks first."""
+@cache
+def spellings(runtime: Runtime, op_type: str, producers: tuple[str, ...]) -> tuple[tuple[Call, Rule], ...]:
+    """Spellings that may end in a node of `op_type` whose inputs come from nodes of the types `producers`.
+
+    Longer blocks come first. Graphs have few such neighbourhoods, so nearly every call is a lookup.
+    """
+    return tuple(
+        (spelling, rule)
+        for spelling, rule in _by_root(runtime).get(op_type, ())
+        if may_match(spelling, producers)
+    )
+
+
+@cache
+def _by_root(runtime: Runtime) -> Mapping[str, tuple[tuple[Call, Rule], ...]]:
     found: dict[str, list[tuple[Call, Rule]]] = {}
     for family in (normalizations, attention, activations, linear):
         for rule in family.RULES:
@@ -18,7 +32,4 @@ def rules_by_root(runtime: Runtime) -> Mapping[str, tuple[tuple[Call, Rule], ...
                 for spelling in rule.spellings:
                     for op_type in spelling.op_types:
                         found.setdefault(op_type, []).append((spelling, rule))
-    return {op_type: tuple(spellings) for op_type, spellings in found.items()}
-
-
-BY_ROOT = {runtime: rules_by_root(runtime) for runtime in Runtime}
+    return {op_type: tuple(entries) for op_type, entries in found.items()}

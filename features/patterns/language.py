@@ -109,6 +109,21 @@ def parse(text: str) -> Call:
     return pattern
 
 
+def may_match(pattern: Call, producers: tuple[str, ...]) -> bool:
+    """False when the op types that feed a root already rule the pattern out ("" for a graph's input)."""
+    orders = [producers, producers[1::-1]] if pattern.op_types & _COMMUTATIVE else [producers]
+    return any(
+        all(_may_produce(part, made_by) for part, made_by in zip(pattern.arguments, order, strict=False))
+        for order in orders
+    )
+
+
+def _may_produce(part: Pattern, op_type: str) -> bool:
+    if isinstance(part, Leaf):
+        return True
+    return op_type in part.op_types or (part.optional and _may_produce(part.arguments[0], op_type))
+
+
 def _parse(tokens: list[tuple[str, str]], at: int) -> tuple[Pattern, int]:
     label, token = tokens[at]
     if token == "#":
