@@ -2,8 +2,8 @@
 
     python examples/export_examples.py [NAME ...]
 
-Needs the extra `torch`. ResNet-50, MobileNetV2 and U-Net go through the TorchScript exporter, the
-transformers through the `torch.export` one, so that the examples show both styles in the wild. Stripping
+Needs perfcast with its extra `torch`. ResNet-50, MobileNetV2 and U-Net go through the TorchScript exporter,
+the transformers through the `torch.export` one, so that the examples show both styles in the wild. Stripping
 keeps every shape and type and replaces the weights by a reference to `weights.bin`, a file that does not
 exist and that perfcast never opens.
 """
@@ -109,10 +109,10 @@ def export(example: Example) -> bytes:
 
 def main(selected: list[str]) -> None:
     """Export the named examples, or all of them."""
-    from predictor.features.strip import strip_bytes
+    from predictor.features.strip import strip_model
 
     for name in selected or EXAMPLES:
-        payload = strip_bytes(export(EXAMPLES[name]))
+        payload = strip_model(export(EXAMPLES[name]))
         path = HERE / f"{name}.onnx"
         path.write_bytes(payload)
         print(f"{path.name}: {len(payload):,} bytes")

@@ -9,8 +9,8 @@ from predictor.features.architectures import ARCHITECTURES, Head, TransformerCon
 from predictor.features.architectures.transformer import bert_like, gpt2_like
 from predictor.features.reader import read_graph
 
-# Trainable parameters. Transformers: published checkpoints (BERT, GPT-2, OPT-1.3B). Image models: torchvision's
-# ResNet-50, VGG-16, MobileNetV2, ShuffleNetV2 x1.0; Keras' Xception and NASNetMobile.
+# Trainable parameters. Transformers: published checkpoints (BERT, GPT-2, OPT-1.3B). Image models: those of
+# torchvision (ResNet-50, VGG-16, MobileNetV2, ShuffleNetV2 x1.0) and of Keras (Xception, NASNetMobile).
 PUBLISHED = {
     "gpt2": 124_439_808,
     "gpt2_medium": 354_823_168,
