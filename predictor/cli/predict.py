@@ -64,6 +64,6 @@ def predict(
         data_console().print(prediction_view(request, answer, opt.model_name(model)))
     if require_feasible and not answer.fits:
         raise DoesNotFit(
-            f"{opt.model_name(model)} needs {format_bytes(answer.device_peak_bytes.value)}, and {answer.device} "
-            f"has {format_bytes(answer.capacity_bytes)} usable: lower the batch, or use more devices"
+            f"{opt.model_name(model)} needs {format_bytes(answer.device_peak_bytes.value)}, and "
+            f"{answer.device} has {format_bytes(answer.capacity_bytes)} usable: lower the batch, or use more devices"
         )

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from predictor.cli import text as txt
+from predictor.cli.fitted_table import FittedTable
 from predictor.errors import PerfcastError
 from predictor.request import PredictionRequest
 from predictor.types import Coverage, Explanation, Interval, Prediction
@@ -24,8 +25,10 @@ def prediction_view(request: PredictionRequest, answer: Prediction, model: str) 
     """Headline, breakdowns, warnings and where the knowledge came from."""
     return Group(
         _title(request, answer, model),
-        Padding(_headline(answer), (1, 0, 1, 2)),
-        Padding(_breakdowns(answer), (0, 0, 0, 2)),
+        Text(),
+        indented(_headline(answer)),
+        Text(),
+        indented(_breakdowns(answer)),
         Text(),
         *_notices(answer),
         _provenance(answer),
@@ -39,8 +42,11 @@ def explanation_view(
     answer = explanation.prediction
     return Group(
         _title(request, answer, model),
-        Padding(_headline(answer), (1, 0, 1, 2)),
-        Padding(_op_table(explanation, top), (0, 0, 1, 2)),
+        Text(),
+        indented(_headline(answer)),
+        Text(),
+        indented(_op_table(explanation, top)),
+        Text(),
         *_notices(answer),
         _provenance(answer),
     )
@@ -50,8 +56,17 @@ def comparison_view(
     requests: Sequence[PredictionRequest], answers: Sequence[Prediction | PerfcastError], model: str
 ) -> RenderableType:
     """One row per candidate; the fastest that fits is marked."""
-    table = plain_table(
-        "device", "precision", "batch", ">iteration", ">samples/s", "", ">memory", "", ">J/sample", ">power"
+    table = FittedTable(
+        "device",
+        "precision?",
+        "batch",
+        ">iteration",
+        ">samples/s",
+        "???",
+        ">memory",
+        "",
+        ">J/sample?",
+        ">power??",
     )
     best = _best(answers)
     fastest = max((_throughput(answer) for answer in answers), default=0.0)
@@ -157,21 +172,20 @@ def _breakdown(title: str, parts: Mapping[str, float], form: txt.Formatter) -> T
     return table
 
 
-def _op_table(explanation: Explanation, top: int) -> Table:
-    table = plain_table(
+def _op_table(explanation: Explanation, top: int) -> FittedTable:
+    headers = (
         "op",
         "phase",
         ">count",
         ">time",
-        "share",
+        "share?",
         "",
         "bound by",
-        ">of floor",
-        ">FLOP",
-        ">bytes",
-        "source",
-        "e.g.",
+        ">of floor??",
+        ">FLOP???",
+        ">bytes???",
     )
+    table = FittedTable(*headers, "source?", "for example????")
     for row in explanation.rows[:top]:
         table.add_row(
             row.op_type,
@@ -185,7 +199,7 @@ def _op_table(explanation: Explanation, top: int) -> Table:
             format_quantity(row.flops, "") if row.flops else "",
             txt.size(row.moved_bytes),
             row.source,
-            Text(row.example_node, "dim", overflow="ellipsis", no_wrap=True),
+            Text(row.example_node, "dim"),
         )
     rest = explanation.rows[top:]
     if rest:
@@ -200,14 +214,9 @@ def _op_table(explanation: Explanation, top: int) -> Table:
     return table
 
 
-def plain_table(*columns: str) -> Table:
-    """A table without lines from its headers; a leading `>` aligns to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_LABEL)
-    for column in columns:
-        table.add_column(
-            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", no_wrap=True
-        )
-    return table
+def indented(content: RenderableType) -> Padding:
+    """Two cells in, without blanks at the ends of lines."""
+    return Padding(content, (0, 0, 0, 2), expand=False)
 
 
 def _notices(answer: Prediction) -> Iterable[Text]:

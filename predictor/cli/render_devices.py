@@ -9,15 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from predictor.cli import text as txt
-from predictor.cli.render import plain_table
+from predictor.cli.fitted_table import FittedTable
 from predictor.hardware.spec import DeviceSpec
 from predictor.units import format_quantity
 
 
 def device_table(devices: Sequence[DeviceSpec]) -> RenderableType:
     """One line per device."""
-    table = plain_table(
-        "id", "name", "kind", ">memory", ">bandwidth", ">FP32", ">best matrix", "", ">TDP", ">year"
+    table = FittedTable(
+        "id", "name????", "kind", ">memory", ">bandwidth", ">FP32", ">matrix??", "??", ">power", ">year???"
     )
     for device in devices:
         compute, peak = _best_matrix(device)

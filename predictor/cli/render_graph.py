@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from predictor.cli import text as txt
+from predictor.cli.fitted_table import FittedTable
 from predictor.cli.graph import family_work
-from predictor.cli.render import plain_table
+from predictor.cli.render import indented
 from predictor.features.graph import Graph, Value
 from predictor.features.work import Program
 from predictor.units import format_quantity
@@ -32,7 +32,7 @@ def graph_view(graph: Graph, program: Program, model: str) -> RenderableType:
     facts.add_row(Text("forward", "bold"), format_quantity(flops, "FLOP"), f"for batch {graph.batch}")
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in sorted(graph.opsets.items()))
     facts.add_row(Text("nodes", "bold"), str(len(graph.nodes)), f"opset {opsets}")
-    table = plain_table("op family", ">ops", ">FLOP", "share", "", ">bytes moved")
+    table = FittedTable("op family", ">ops", ">FLOP", "share??", "", ">bytes moved?")
     for family, ops, family_flops, moved in family_work(program):
         share = family_flops / flops if flops else 0.0
         table.add_row(
@@ -45,8 +45,11 @@ def graph_view(graph: Graph, program: Program, model: str) -> RenderableType:
         )
     return Group(
         Text(model, "bold"),
-        Padding(facts, (1, 0, 1, 2)),
-        Padding(table, (0, 0, 1, 2)),
+        Text(),
+        indented(facts),
+        Text(),
+        indented(table),
+        Text(),
         Text(f"graph {txt.short_id(graph.fingerprint)}", "dim"),
     )
 
@@ -61,12 +64,12 @@ def coverage_view(known: Mapping[str, int], unknown: Mapping[str, int], model: s
         if unknown
         else Text("every op has a rule", "bold green")
     )
-    table = plain_table("op", ">count", "rule")
+    table = FittedTable("op", ">count", "rule")
     for op_type, count in sorted(unknown.items(), key=lambda item: (-item[1], item[0])):
         table.add_row(Text(op_type, "yellow"), str(count), Text("none: bytes moved", "yellow"))
     for op_type, count in sorted(known.items(), key=lambda item: (-item[1], item[0])):
         table.add_row(op_type, str(count), "yes")
-    return Group(Text.assemble((model, "bold"), "   ", verdict), Padding(table, (1, 0, 0, 2)))
+    return Group(Text.assemble((model, "bold"), "   ", verdict), Text(), indented(table))
 
 
 def _type(value: Value) -> str:
