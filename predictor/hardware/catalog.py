@@ -4,7 +4,7 @@ Users add devices with files in the directories or files of PERFCAST_DEVICES (se
 `~/.config/perfcast/devices` ($XDG_CONFIG_HOME honoured); clusters likewise with PERFCAST_CLUSTERS and
 `~/.config/perfcast/clusters`.
 
-A name matches an id, a table name or an alias, whole, whatever its case and its spaces, underscores and hyphens,
+A name matches an id, a table name or an alias as a whole, whatever its case, spaces, underscores and hyphens,
 with or without the vendor in front. Nothing is guessed: `a100` means the device whose file lists that alias
 (A100 SXM4 80GB), and a name that no file lists is an error with the nearest ids.
 """
@@ -38,7 +38,7 @@ __all__ = [
 _DATA = Path(__file__).parent / "data"
 _ADD = "Add a device with one TOML file: docs/how-to/add-a-device.md."
 # The lines of a shipped file that carry names; each stands on one line (a test keeps it so).
-_NAME_LINE = re.compile(r"^(?:id|name|vendor|aliases) = (.*)$|^(\[\[device\]\])$", re.MULTILINE)
+_NAME_LINE = re.compile(r"^(id|name|vendor|aliases) = (.*)$", re.MULTILINE)
 _SEPARATORS = re.compile("[\\s_\\-\u2010-\u2015]+")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 DEFAULT_DEVICES_PER_NODE = 8
@@ -132,14 +132,12 @@ def _shipped_names() -> Mapping[str, Path]:
 
 
 def _names_in(content: str) -> Iterable[str]:
-    vendor = ""
-    names: list[str] = []
-    for line in _NAME_LINE.finditer(content):
-        if line[0].startswith("vendor"):
-            vendor = _QUOTED.findall(line[1])[0]
-        elif line[1]:
-            names += _QUOTED.findall(line[1])
-    return _keys(vendor, names)
+    shared, *tables = content.split("[[device]]")
+    default = dict(_NAME_LINE.findall(shared)).get("vendor", "")
+    for table in tables:
+        lines = {key: _QUOTED.findall(value) for key, value in _NAME_LINE.findall(table)}
+        vendor = lines.pop("vendor", _QUOTED.findall(default))
+        yield from _keys("".join(vendor), (name for names in lines.values() for name in names))
 
 
 def _keys(vendor: str, names: Iterable[str]) -> set[str]:

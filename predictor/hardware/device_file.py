@@ -55,8 +55,8 @@ def load_device_file(path: str | Path) -> DeviceSpec:
     devices = parse_device_file(Path(path))
     if len(devices) != 1:
         raise InvalidInput(
-            f"{path}: holds {len(devices)} devices; expected one; write one file a device, or put the file into "
-            "a directory named in PERFCAST_DEVICES",
+            f"{path}: holds {len(devices)} devices; expected one; write one file a device, or put the file "
+            "into a directory named in PERFCAST_DEVICES",
             file=path,
             key="device",
         )

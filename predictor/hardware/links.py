@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from predictor.hardware.spec import DeviceSpec, LinkSpec
 
-# Per step of a ring: slope of small all-reduces over 2, 4 and 8 ranks in the AIConfigurator NCCL tables (NVLink
-# 0.8 to 1.3 µs, PCIe 1.5 µs) and nccl-tests logs (xGMI 0.8 µs); InfiniBand: aiconfigurator systems/gb300.yaml and
-# a RoCE pair in the logs (4.5 µs); EFA: p4de and p5 logs, two nodes (27 to 60 µs); Ethernet: EFA's upper end.
+# Per step of a ring: slope of small all-reduces over 2, 4 and 8 ranks in the AIConfigurator NCCL tables
+# (NVLink 0.8 to 1.3 µs, PCIe 1.5 µs) and nccl-tests logs (xGMI 0.8 µs); InfiniBand: aiconfigurator
+# systems/gb300.yaml and a RoCE pair in the logs (4.5 µs); EFA: p4de and p5 logs, two nodes (27 to 60 µs);
+# Ethernet: EFA's upper end.
 LATENCY_S: Mapping[str, float] = {
     "nvlink": 1.0e-6,
     "xgmi": 1.0e-6,
@@ -19,7 +20,7 @@ LATENCY_S: Mapping[str, float] = {
 }
 _DEFAULT_LATENCY_S = 5.0e-6
 
-# GT/s per lane and payload share of the line code: 8b/10b up to generation 2, 128b/130b up to 5, then PAM4 flits.
+# GT/s per lane and payload share of the line code: 8b/10b up to generation 2, 128b/130b up to 5, then flits.
 _PCIE_LANE = {
     1: (2.5, 0.8),
     2: (5.0, 0.8),
@@ -44,7 +45,7 @@ def pcie_bytes_per_s(generation: float, lanes: int = 16) -> float:
 
 
 def own_link(device: DeviceSpec) -> LinkSpec:
-    """The device's link to its peers: the one its file states, else PCIe x16 of its generation (3 if unknown)."""
+    """The device's link to its peers: the one its file states, else PCIe x16 (generation 3 if unknown)."""
     bandwidth = device.link_bytes_per_s
     kind = device.link_kind if bandwidth else "pcie"
     if not bandwidth:

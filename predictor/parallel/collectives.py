@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from predictor.errors import InvalidPlan
 from predictor.hardware.spec import ClusterSpec, LinkSpec
+from predictor.units import MIB
 
 # Time before the first byte moves (launch and handshake of one collective): intercept of small all-reduces
 # over 2, 4 and 8 ranks in the AIConfigurator NCCL tables (H100 4.7, A100 8, B200 7 µs).
@@ -30,6 +31,11 @@ ACHIEVED_FRACTION: Mapping[str, float] = {
     "efa": 0.60,
 }
 _DEFAULT_FRACTION = 0.70
+
+# Small and middle tensors travel by protocols that trade bandwidth for latency: up to RAMP_BYTES a byte costs
+# 1 + RAMP_FRACTION times what it costs in a large tensor (same tables, 128 KiB to 32 MiB: 1.35 to 1.5).
+RAMP_BYTES = 16 * MIB
+RAMP_FRACTION = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +85,16 @@ def all_reduce_floor_s(size_bytes: float, group_size: int, cluster: ClusterSpec)
 def all_reduce_time_s(size_bytes: float, group_size: int, cluster: ClusterSpec) -> float:
     """Expected time of an all-reduce: the floor with achieved bandwidths and the start-up of a collective.
 
-    With k ranks a node, m nodes, tensor S, latencies a and achieved bandwidths b per device:
+    With k ranks a node, m nodes, latencies a, achieved bandwidths b per device and the tensor S stretched by
+    the slower protocols of smaller tensors, S + RAMP_FRACTION min(S, RAMP_BYTES):
 
         start + 2 (k - 1) a_intra + 2 (m - 1) a_inter
               + max(2 (k - 1) / k * S / b_intra,  2 (m - 1) / m * S / (k b_inter))
 
     0 for a single rank or an empty tensor.
     """
-    return _all_reduce_s(size_bytes, group_size, cluster, start_s=START_S, fraction=achieved_fraction)
+    stretched_bytes = size_bytes + RAMP_FRACTION * min(size_bytes, RAMP_BYTES)
+    return _all_reduce_s(stretched_bytes, group_size, cluster, start_s=START_S, fraction=achieved_fraction)
 
 
 def achieved_fraction(link: LinkSpec) -> float:

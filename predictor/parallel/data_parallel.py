@@ -75,8 +75,8 @@ def fill_buckets(
     ordered = sorted(gradients, key=lambda gradient: gradient.op_index)
     if ordered and (ordered[0].op_index < 0 or ordered[-1].op_index >= len(op_end_times_s)):
         raise InvalidPlan(
-            f"data parallel: a gradient is ready after op {ordered[-1].op_index}, but {len(op_end_times_s)} op "
-            "times are given; expected one time per op of the program",
+            f"data parallel: a gradient is ready after op {ordered[-1].op_index}, but {len(op_end_times_s)} "
+            "op times are given; expected one time per op of the program",
             field="op_end_times_s",
         )
     buckets: list[Bucket] = []
