@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, fsum, log
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.features.allocator import MEDIUM_SEGMENT_BYTES
 from predictor.features.work import Convolution, Family, OpWork, Phase, Program
 from predictor.hardware.spec import DeviceSpec
 from predictor.types import Interval
@@ -62,10 +63,15 @@ FEATURES: tuple[str, ...] = (
     "activation_share",
     "persistent_share",
     "transient_share",
-    "log_reserved_over_context",
+    "log_reserved_over_segment",
     "log_ops",
     "log_batch",
     "log_activation_per_op",
+    "largest_tensor",
+    "log_distinct_convs",
+    "spatial_flops",
+    "grouped_flops",
+    "pointwise_flops",
     "pointwise_conv",
     "spatial_conv",
     "large_kernel_conv",
@@ -81,58 +87,85 @@ FEATURES: tuple[str, ...] = (
     "pooling_traffic",
     "copy_traffic",
 )
-_CONV_CLASSES = FEATURES[10:16]
+_CONV_CLASSES = FEATURES[15:21]
 
 
-def memory_features(program: Program, context_bytes: float) -> FloatArray:
+def memory_features(program: Program) -> FloatArray:
     """One row in the order of FEATURES: shares and ratios of the program's own bytes."""
     memory = program.memory
     reserved = max(1, memory.reserved_bytes)
     persistent = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_state_bytes
     ops = max(1, len(program.ops))
-    traffic, largest = _traffic(program)
-    total = max(1.0, sum(traffic.values()))
-    share = {family: size / total for family, size in traffic.items()}
+    forward = _forward(program)
+    traffic = max(1.0, fsum(forward.traffic.values()))
+    flops = max(1.0, fsum(forward.flops.values()))
+
+    def share(*families: str) -> float:
+        return fsum(forward.traffic.get(family, 0.0) for family in families) / traffic
+
     values = [
-        log(1e-4 + (memory.workspace_reserved_bytes - memory.reserved_bytes) / reserved),
-        log(1e-4 + (memory.large_workspace_reserved_bytes - memory.reserved_bytes) / reserved),
+        log(max(1, memory.workspace_reserved_bytes) / reserved),
+        log(max(1, memory.large_workspace_reserved_bytes) / reserved),
         memory.live_peak_bytes / reserved,
         memory.activation_bytes / reserved,
         persistent / reserved,
         memory.transient_bytes / reserved,
-        log(reserved / context_bytes),
+        log(reserved / MEDIUM_SEGMENT_BYTES),
         log(ops),
         log(max(1, program.batch)),
         log(max(1.0, memory.activation_bytes / ops / MIB)),
-        *(largest.get(name, 0) / reserved for name in _CONV_CLASSES),
-        share.get(Family.CONVOLUTION, 0.0),
-        share.get("depthwise", 0.0),
-        share.get(Family.MATMUL, 0.0) + share.get(Family.BATCHED_MATMUL, 0.0),
-        share.get(Family.ATTENTION, 0.0) + share.get(Family.SOFTMAX, 0.0),
-        share.get(Family.NORMALIZATION, 0.0),
-        share.get(Family.ELEMENTWISE, 0.0) + share.get(Family.REDUCTION, 0.0),
-        share.get(Family.POOLING, 0.0),
-        share.get(Family.COPY, 0.0) + share.get(Family.GATHER, 0.0),
+        forward.largest_write_bytes / reserved,
+        log(1 + forward.distinct_convs),
+        *(
+            forward.flops.get(name, 0.0) / flops
+            for name in ("spatial_conv", "grouped_conv", "pointwise_conv")
+        ),
+        *(forward.largest_conv.get(name, 0.0) / reserved for name in _CONV_CLASSES),
+        share(Family.CONVOLUTION),
+        share("depthwise_conv"),
+        share(Family.MATMUL, Family.BATCHED_MATMUL),
+        share(Family.ATTENTION, Family.SOFTMAX),
+        share(Family.NORMALIZATION),
+        share(Family.ELEMENTWISE, Family.REDUCTION),
+        share(Family.POOLING),
+        share(Family.COPY, Family.GATHER),
     ]
     return np.array(values)
 
 
-def _traffic(program: Program) -> tuple[dict[str, float], dict[str, float]]:
-    """Forward bytes by family, and the largest convolution (its operands, in bytes) by kind of kernel."""
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """Of the forward ops: bytes by family, FLOPs and the largest operands by kind of convolution."""
+
+    traffic: Mapping[str, float]
+    flops: Mapping[str, float]
+    largest_conv: Mapping[str, float]
+    largest_write_bytes: float
+    distinct_convs: int
+
+
+def _forward(program: Program) -> _Forward:
     traffic: dict[str, float] = {}
+    flops: dict[str, float] = {}
     largest: dict[str, float] = {}
+    written = 0
+    convs: set[OpWork] = set()
     for op in program.ops:
         work = op.work
         if work.phase is not Phase.FORWARD:
             continue
         family: str = work.family
+        kind = family
         if isinstance(work.shape, Convolution):
             kind = _conv_class(work.shape)
+            convs.add(work)
             largest[kind] = max(largest.get(kind, 0.0), float(_operand_bytes(work)))
             if kind == "depthwise_conv":
-                family = "depthwise"
+                family = kind
+        written = max(written, work.write_bytes)
         traffic[family] = traffic.get(family, 0.0) + work.moved_bytes
-    return traffic, largest
+        flops[kind] = flops.get(kind, 0.0) + work.flops
+    return _Forward(traffic, flops, largest, written, len(convs))
 
 
 def _operand_bytes(work: OpWork) -> int:
@@ -183,7 +216,7 @@ class MemoryModel:
         """
         memory = program.memory
         training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
-        row = memory_features(program, self.context_bytes)
+        row = memory_features(program)
         correction = self._correction(row) if training else 0.0
         reserved = memory.workspace_reserved_bytes * exp(correction)
         buffers = self._communication_bytes(program, replicas)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 DEVICES: Mapping[str, str] = {
-    "NVIDIA GeForce RTX 3090": "rtx-3090",
-    "NVIDIA GeForce GTX 750 Ti": "gtx-750-ti",
+    "NVIDIA GeForce RTX 3090": "rtx-3090-24gb",
+    "NVIDIA GeForce GTX 750 Ti": "gtx-750-ti-2gb",
 }
 """The publisher's names -> catalogue ids."""
 
 IMAGE_SIZE = 128
-_PRECISION: Mapping[str, str] = {"rtx-3090": "tf32", "gtx-750-ti": "fp32"}
-_CHIP: Mapping[str, str] = {"rtx-3090": "rtx3090", "gtx-750-ti": "gtx750ti"}
+_PRECISION: Mapping[str, str] = {"rtx-3090-24gb": "tf32", "gtx-750-ti-2gb": "fp32"}
+_CHIP: Mapping[str, str] = {"rtx-3090-24gb": "rtx3090", "gtx-750-ti-2gb": "gtx750ti"}
 
 
 def read(folder: Path) -> pl.DataFrame:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEVICES: Mapping[str, str] = {
     "v100": "v100-pcie-32gb",
-    "rtx6000": "quadro-rtx-6000",
+    "rtx6000": "quadro-rtx-6000-24gb",
     "p100": "p100-pcie-16gb",
 }
 """The publisher's names -> catalogue ids."""
