@@ -54,16 +54,11 @@ def _keeps_order(draft: Draft, node: Node) -> bool:
     return isinstance(permutation, tuple) and permutation == tuple(range(len(permutation)))
 
 
-def _without_mask(draft: Draft, node: Node) -> bool:
-    # A second output is the mask of a training-mode graph: then elements are really dropped.
-    return len(node.outputs) < 2 or not draft.use_count.get(node.outputs[1], 0)
-
-
+# A Dropout of inference is gone when a graph has been read; one that is left drops.
 _NO_OPS = {
     "Identity": _always,
     "Cast": _keeps_type,
     "Reshape": _keeps_type,
     "Expand": _keeps_type,
     "Transpose": _keeps_order,
-    "Dropout": _without_mask,
 }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from predictor.errors import InvalidRequest, UnknownName
 from predictor.features.architectures import ARCHITECTURES, Head, TransformerConfig, architecture, transformer
 from predictor.features.architectures.transformer import bert_like, gpt2_like
+from predictor.features.program import build_program
 from predictor.features.reader import read_graph
+from predictor.features.work import Phase
+from predictor.types import Mode, Optimizer, Precision, Runtime
 
 # Trainable parameters. Transformers: published checkpoints (BERT, GPT-2, OPT-1.3B). Image models: those of
 # torchvision (ResNet-50, VGG-16, MobileNetV2, ShuffleNetV2 x1.0) and of Keras (Xception, NASNetMobile).
@@ -87,6 +92,37 @@ def test_dropout_stands_in_training_only() -> None:
 
     # One after the embeddings, three per layer.
     assert (dropouts(True), dropouts(False)) == (7, 0)
+
+
+def kinds_of(data: bytes, mode: Mode) -> Counter[str]:
+    found = build_program(
+        read_graph(data), mode=mode, precision=Precision.FP32, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
+    )
+    return Counter(op.work.kind for op in found.ops if op.work.phase is Phase.FORWARD)
+
+
+def test_an_eager_gpt2_layer_runs_the_kernels_that_neusight_traced() -> None:
+    # NeuSight's operator graph of gpt2_large, one layer (inference): products, pointwise and row kernels.
+    kinds = kinds_of(transformer(gpt2_like(1, 1280, 20), batch=4), Mode.INFER)
+    assert kinds["linear"] == 5
+    assert kinds["bmm"] == 2
+    assert kinds["layer_norm"] == 3
+    assert kinds["softmax"] == kinds["tanh"] == kinds["pow"] == kinds["div"] == kinds["where"] == 1
+    # Embeddings and residuals (three sums), and GELU's own: four products, two sums, a power, a tanh.
+    assert (kinds["mul"], kinds["add"]) == (4, 5)
+    assert kinds["attention"] == kinds["gelu"] == 0
+
+
+def test_an_eager_bert_layer_runs_the_kernels_that_neusight_traced() -> None:
+    kinds = kinds_of(transformer(bert_like(1, 1024, 16), batch=8), Mode.INFER)
+    assert (kinds["linear"], kinds["bmm"], kinds["gelu"], kinds["layer_norm"]) == (8, 2, 1, 3)
+    assert (kinds["div"], kinds["softmax"], kinds["tanh"]) == (1, 1, 1)
+    assert kinds["add"] == 5
+
+
+def test_training_drops_where_the_implementation_drops() -> None:
+    data = transformer(gpt2_like(1, 64, 4), batch=2, sequence=16, training=True)
+    assert kinds_of(data, Mode.TRAIN)["dropout"] == 4
 
 
 def test_small_images_take_the_small_stem() -> None:
