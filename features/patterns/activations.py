@@ -32,11 +32,17 @@ _TANH_EXPORTED = (_HALVED[0].format(gate=_TANH_GATES[1]), _HALVED[1].format(gate
 _TANH_ANY = tuple(shape.format(gate=gate) for shape, gate in product(_HALVED, _TANH_GATES))
 _RELU6 = "Clip(Add(x, #), #, #)"
 
+# torch.erf's argument is divided by the square root of 2; 0.5 on the input is nobody's export.
+_ERF_EXPORTED = tuple(shape.format(gate="Add(Erf(Div(x, #)), #)") for shape in _HALVED[:2])
+_ERF_ANY = tuple(shape.format(gate="Add(Erf(Div|Mul(x, #)), #)") for shape in _HALVED)
+
 RULES = (
+    rule("gelu_erf", _ERF_EXPORTED, _unary("perfcast", "Gelu", spelling="erf")),
     rule(
-        "gelu_erf",
-        tuple(shape.format(gate="Add(Erf(Div|Mul(x, #)), #)") for shape in _HALVED),
+        "gelu_erf_by_hand",
+        _ERF_ANY,
         _unary("perfcast", "Gelu", spelling="erf"),
+        runtimes=(Runtime.COMPILED,),
     ),
     rule("gelu_tanh", _TANH_EXPORTED, _unary("perfcast", "Gelu", spelling="tanh")),
     rule(
@@ -54,14 +60,12 @@ RULES = (
     ),
     rule("silu", ("Mul(x, Sigmoid(x))",), _unary("perfcast", "Silu", spelling="sigmoid")),
     rule("mish", ("Mul(x, Tanh(Softplus(x)))",), _unary("perfcast", "Mish", spelling="softplus")),
+    rule("hard_swish", ("Mul(x, HardSigmoid(x))",), _unary("", "HardSwish")),
     rule(
-        "hard_swish",
-        (
-            "Mul(x, HardSigmoid(x))",
-            f"Div|Mul(Mul(x, {_RELU6}), #)",
-            f"Mul(x, Div|Mul({_RELU6}, #))",
-        ),
+        "hard_swish_by_hand",
+        (f"Div|Mul(Mul(x, {_RELU6}), #)", f"Mul(x, Div|Mul({_RELU6}, #))"),
         _unary("", "HardSwish"),
+        runtimes=(Runtime.COMPILED,),
     ),
     # The linear branch for large inputs belongs to the same kernel.
     rule("softplus", ("Where(Greater(x, #), x, Softplus(x))",), _unary("", "Softplus")),

@@ -6,6 +6,7 @@ from itertools import product
 
 from predictor.features.graph import Node
 from predictor.features.patterns.language import Builder, Match, rule
+from predictor.types import Runtime
 
 _VARIANCES = (
     "Add(ReduceMean(Pow(d, #)), #)",
@@ -60,6 +61,20 @@ def _row_norm(op_type: str) -> Builder:
     return build
 
 
+_layer_norm = _row_norm("LayerNormalization")
+_rms_norm = _row_norm("RMSNormalization")
+
+
+def _exported_layer_norm(match: Match) -> tuple[Node, ...] | None:
+    # From opset 17 on the exporters have an operator for it: what is spelled out then was written by hand.
+    return _layer_norm(match) if match.draft.graph.opsets.get("", 0) < 17 else None
+
+
+def _exported_rms_norm(match: Match) -> tuple[Node, ...] | None:
+    # The exporter multiplies by the weight from the right, authors (T5's and Llama's code) from the left.
+    return _rms_norm(match) if match.root.inputs[1] == match.captures["w"] else None
+
+
 def _group_norm(match: Match) -> tuple[Node, ...] | None:
     draft, source, grouped = match.draft, match.shape("x"), match.shape("g")
     if len(source) < 3 or len(grouped) < 3 or grouped[0] != source[0] or source[1] % grouped[1]:
@@ -94,17 +109,20 @@ def _batch_statistics(match: Match) -> tuple[Node, ...] | None:
 
 _INSTANCE = "Reshape(InstanceNormalization(g@Reshape(x, _), {scale}, {bias}), _)"
 
+_LAYER_SPELLINGS = (
+    *(f"Add(Mul(Cast?({core}), $w), $b)" for core in _LAYER),
+    *(f"Mul(Cast?({core}), $w)" for core in _LAYER),
+    *_LAYER,
+)
+_RMS_SPELLINGS = (*(f"Mul(Cast?({core}), $w)" for core in _RMS), *_RMS)
+_RMS_EXPORTED = "Mul(Mul(x, Reciprocal(Sqrt(Add(m@ReduceMean(Pow(x, #)), #)))), $w)"
+_BY_HAND = (Runtime.COMPILED,)
+
 RULES = (
-    rule(
-        "layer_norm",
-        (
-            *(f"Add(Mul(Cast?({core}), $w), $b)" for core in _LAYER),
-            *(f"Mul(Cast?({core}), $w)" for core in _LAYER),
-            *_LAYER,
-        ),
-        _row_norm("LayerNormalization"),
-    ),
-    rule("rms_norm", (*(f"Mul(Cast?({core}), $w)" for core in _RMS), *_RMS), _row_norm("RMSNormalization")),
+    rule("layer_norm", _LAYER_SPELLINGS, _exported_layer_norm),
+    rule("layer_norm_by_hand", _LAYER_SPELLINGS, _layer_norm, runtimes=_BY_HAND),
+    rule("rms_norm", (_RMS_EXPORTED,), _exported_rms_norm),
+    rule("rms_norm_by_hand", _RMS_SPELLINGS, _rms_norm, runtimes=_BY_HAND),
     rule("batch_norm", ("BatchNormalization(x, _, _, ReduceMean(_), ReduceMean(_))",), _batch_statistics),
     rule(
         "group_norm",
