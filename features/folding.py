@@ -238,7 +238,7 @@ def _clip(attributes: Attributes, inputs: Arrays, version: int) -> Arrays:
 @FOLD_RULES.register("", "Range")
 def _range(attributes: Attributes, inputs: Arrays, version: int) -> Arrays:
     start, limit, delta = (array.ravel()[0] for array in inputs)
-    if (limit - start) / delta > ELEMENT_LIMIT:
+    if delta == 0 or (limit - start) / delta > ELEMENT_LIMIT:
         raise ValueError("too large")
     return [np.arange(start, limit, delta, dtype=inputs[0].dtype)]
 

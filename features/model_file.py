@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from predictor.errors import InvalidGraph
 from predictor.features.weights import drop_payloads
@@ -69,6 +70,10 @@ def parse_model(data: bytes | mmap.mmap, label: str) -> ModelProto:
             f"{label}: names no operator set version; export it again with ONNX IR version 3 or later"
         )
     check_limits(model.graph, label)
+    try:
+        _check_text(model)
+    except TypeError:
+        raise InvalidGraph(f"{label}: a name in it is no UTF-8 text; the file is damaged") from None
     drop_payloads(model)
     return model
 
@@ -91,6 +96,37 @@ def check_limits(graph: GraphProto, label: str) -> None:
                 if attribute.HasField("g"):
                     pending.append((attribute.g, depth + 1))
                 pending.extend((inner, depth + 1) for inner in attribute.graphs)
+
+
+def _check_text(model: ModelProto) -> None:
+    """Raises TypeError for a name that is no UTF-8: protobuf hands such a string out as bytes."""
+    pending = [model.graph]
+    names = [item.domain for item in model.opset_import]
+    for function in model.functions:
+        names.extend((function.name, function.domain, *function.input, *function.output, *function.attribute))
+        pending.extend(_nodes_text(function.node, names))
+    while pending:
+        graph = pending.pop()
+        names.extend((graph.name, *(tensor.name for tensor in graph.initializer)))
+        names.extend(sparse.values.name for sparse in graph.sparse_initializer)
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            names.append(info.name)
+            names.extend(dim.dim_param for dim in info.type.tensor_type.shape.dim)
+        pending.extend(_nodes_text(graph.node, names))
+    "".join(names)
+
+
+def _nodes_text(nodes: Iterable[NodeProto], names: list[str]) -> list[GraphProto]:
+    """Adds the nodes' names to `names`; returns the graphs nested in them."""
+    nested: list[GraphProto] = []
+    for node in nodes:
+        names.extend((node.name, node.op_type, node.domain, *node.input, *node.output))
+        for attribute in node.attribute:
+            names.append(attribute.name)
+            if attribute.HasField("g"):
+                nested.append(attribute.g)
+            nested.extend(attribute.graphs)
+    return nested
 
 
 def _guess(head: bytes) -> str:

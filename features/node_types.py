@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, TypeProto, defs, helper, shape_inference
+from onnx import NodeProto, TensorProto, TypeProto, checker, defs, helper, shape_inference
 
 Dim: TypeAlias = int | str | None
 """A number, a symbol, or unknown."""
@@ -92,7 +92,7 @@ def infer_outputs(
         )
     except shape_inference.InferenceError as error:
         raise NodeTypeError(_one_line(str(error))) from None
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (checker.ValidationError, RuntimeError, ValueError, IndexError) as error:
         raise NodeTypeError(_one_line(str(error))) from None
     return {name: read_type(TypeProto.FromString(encoded)) for name, encoded in found.items()}
 
