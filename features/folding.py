@@ -363,3 +363,13 @@ def _non_zero(attributes: Attributes, inputs: Arrays, version: int) -> Arrays:
 def _triangle(attributes: Attributes, inputs: Arrays, version: int) -> Arrays:
     diagonal = int(inputs[1].ravel()[0]) if len(inputs) > 1 else 0
     return [(np.triu if attributes.get("upper", 1) else np.tril)(inputs[0], diagonal)]
+
+
+@FOLD_RULES.register("", "OneHot")
+def _one_hot(attributes: Attributes, inputs: Arrays, version: int) -> Arrays:
+    indices, depth, (off, on) = inputs[0].astype(np.int64), int(inputs[1].ravel()[0]), inputs[2]
+    _sized((*indices.shape, depth))
+    hot = np.where(np.mod(indices, depth)[..., None] == np.arange(depth), on, off)
+    # Indices outside [-depth, depth) are nowhere.
+    hot = np.where((np.abs(indices + 0.5) < depth)[..., None], hot, off).astype(inputs[2].dtype)
+    return [np.moveaxis(hot, -1, attributes.get("axis", -1))]

@@ -22,27 +22,42 @@ class WeightCopies:
     def claims(self, node: Node) -> bool:
         """True when the node's output is a weight of its own; remembered in `names`.
 
-        Vectors always are: fresh ones are filled with one number. Matrices are random, so equal ones are
-        tied on purpose, except tables read at constant places (relative position biases start as zeros); a
-        tied embedding is read at places that the input decides.
+        A vector is, and so is a matrix (fresh ones may be zeros, too), with two exceptions that are sharing
+        on purpose: a table that the input looks rows up in (tied embeddings), and graphs that reach most of
+        their matrices this way (one layer applied many times).
         """
         source, output = node.inputs[0], node.outputs[0]
-        value = self._graph.values.get(source)
-        if value is None or (source not in self._graph.parameters and source not in self.names):
+        if source not in self._graph.parameters and source not in self.names:
             return False
-        if value.elements != max(value.shape, default=1) and not self._is_fixed_table(output):
+        if self._repeats_layers or (not self._is_vector(source) and self._is_looked_up(source)):
+            return False
+        if not self._is_vector(source) and self._is_looked_up(output):
             return False
         self.names.add(output)
         return True
 
-    def _is_fixed_table(self, name: str) -> bool:
+    def _is_vector(self, name: str) -> bool:
+        value = self._graph.values[name]
+        return value.elements == max(value.shape, default=1)
+
+    def _is_looked_up(self, name: str) -> bool:
         readers = [self._graph.nodes[index] for index in self._graph.consumers.get(name, ())]
-        return bool(readers) and all(
-            node.op_type == "Gather"
-            and node.inputs[0] == name
-            and node.inputs[1] not in self._input_dependent
+        return any(
+            node.op_type == "Gather" and node.inputs[0] == name and node.inputs[1] in self._input_dependent
             for node in readers
         )
+
+    @cached_property
+    def _repeats_layers(self) -> bool:
+        parameters = self._graph.parameters
+        matrices = sum(not self._is_vector(name) for name in parameters)
+        again = sum(
+            node.op_type == "Identity"
+            and node.inputs[0] in parameters
+            and not self._is_vector(node.inputs[0])
+            for node in self._graph.nodes
+        )
+        return again >= max(matrices, 1)
 
     @cached_property
     def _input_dependent(self) -> frozenset[str]:
