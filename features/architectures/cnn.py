@@ -41,10 +41,13 @@ def vgg16(
     return b.build([b.linear(x, classes)])
 
 
-def mobilenet_v2(*, batch: int | str = "batch", image: int = 224, classes: int = 1000) -> bytes:
-    """MobileNetV2 at width 1.0 (Sandler et al. 2018): 3,504,872 parameters."""
+def mobilenet_v2(
+    *, batch: int | str = "batch", image: int = 224, classes: int = 1000, width: float = 1.0
+) -> bytes:
+    """MobileNetV2 (Sandler et al. 2018): 3,504,872 parameters at width 1.0."""
     b = GraphBuilder("mobilenet_v2")
-    x = b.relu6(conv_norm(b, b.input("image", (batch, 3, image, image)), 32, 3, stride=2, act=False))
+    stem = _multiple_of_8(32 * width)
+    x = b.relu6(conv_norm(b, b.input("image", (batch, 3, image, image)), stem, 3, stride=2, act=False))
     stages = (
         (1, 16, 1, 1),
         (6, 24, 2, 2),
@@ -54,10 +57,11 @@ def mobilenet_v2(*, batch: int | str = "batch", image: int = 224, classes: int =
         (6, 160, 3, 2),
         (6, 320, 1, 1),
     )
-    for expansion, channels, repeats, first_stride in stages:
+    for expansion, base, repeats, first_stride in stages:
+        channels = _multiple_of_8(base * width)
         for index in range(repeats):
             x = _inverted_residual(b, x, channels, first_stride if not index else 1, expansion)
-    x = b.relu6(conv_norm(b, x, 1280, 1, act=False))
+    x = b.relu6(conv_norm(b, x, max(1280, _multiple_of_8(1280 * width)), 1, act=False))
     return b.build([classifier(b, x, classes)])
 
 
@@ -101,6 +105,12 @@ def classifier(b: GraphBuilder, x: Tensor, classes: int) -> Tensor:
             "the image is too small: nothing is left to pool; try a larger one", field="image"
         )
     return b.linear(b.flatten(b.global_pool(x)), classes)
+
+
+def _multiple_of_8(channels: float) -> int:
+    """Rounded to a multiple of 8, never by more than a tenth downwards (as the published code does)."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 def _bottleneck(b: GraphBuilder, x: Tensor, width: int, stride: int) -> Tensor:
