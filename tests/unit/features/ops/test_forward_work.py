@@ -1,0 +1,501 @@
+"""Hand-derived golden cases of the forward rules: FLOPs, bytes, family and shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from predictor.features.dtype import Compute, DType
+from predictor.features.op_view import OpView
+from predictor.features.rules import WORK_RULES, load_rules
+from predictor.features.work import (
+    AttentionShape,
+    Contraction,
+    Convolution,
+    Elements,
+    Family,
+    OpWork,
+    Rows,
+)
+from predictor.types import Precision
+from tests.unit.features.graphs import view
+
+load_rules()
+
+
+def work_of(op: OpView) -> tuple[OpWork, ...]:
+    rule = WORK_RULES.get(op.domain, op.op_type, op.opset)
+    assert rule is not None
+    return rule(op)
+
+
+def only(op: OpView) -> OpWork:
+    (work,) = work_of(op)
+    return work
+
+
+def check(work: OpWork, **expected: Any) -> None:
+    assert {name: getattr(work, name) for name in expected} == expected
+
+
+def test_product_with_a_weight_matrix_is_one_large_product() -> None:
+    work = only(view("MatMul", [(2, 3, 8), (8, 16)], [(2, 3, 16)], weights=[1]))
+    check(
+        work,
+        family=Family.MATMUL,
+        kind="linear",
+        shape=Contraction(1, 6, 16, 8),
+        matrix_flops=2 * 6 * 16 * 8,
+        read_bytes=4 * (48 + 128),
+        write_bytes=4 * 96,
+        parameter_bytes=4 * 128,
+        launch_count=1,
+        compute=Compute.FP32,
+    )
+
+
+def test_product_of_activations_is_a_batch_of_products() -> None:
+    work = only(view("MatMul", [(2, 4, 5, 8), (2, 4, 8, 7)], [(2, 4, 5, 7)]))
+    check(work, family=Family.BATCHED_MATMUL, shape=Contraction(8, 5, 7, 8), matrix_flops=2 * 8 * 5 * 7 * 8)
+    assert work.parameter_bytes == 0
+
+
+def test_broadcast_operand_is_read_once() -> None:
+    work = only(view("MatMul", [(6, 5, 8), (1, 8, 7)], [(6, 5, 7)]))
+    check(work, shape=Contraction(6, 5, 7, 8), read_bytes=4 * (6 * 40 + 56), write_bytes=4 * 6 * 35)
+
+
+def test_vector_products() -> None:
+    assert only(view("MatMul", [(8,), (8, 3)], [(3,)])).shape == Contraction(1, 1, 3, 8)
+    assert only(view("MatMul", [(4, 8), (8,)], [(4,)])).shape == Contraction(1, 4, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "compute"),
+    [
+        (DType.FLOAT32, Precision.FP32, Compute.FP32),
+        (DType.FLOAT32, Precision.TF32, Compute.TF32),
+        (DType.FLOAT16, Precision.AMP, Compute.FP16),
+        (DType.BFLOAT16, Precision.BF16, Compute.BF16),
+        (DType.FLOAT64, Precision.TF32, Compute.FP64),
+        (DType.INT8, Precision.FP32, Compute.INT8),
+    ],
+)
+def test_compute_follows_tensors_and_policy(dtype: DType, precision: Precision, compute: Compute) -> None:
+    op = view("MatMul", [(4, 8), (8, 3)], [(4, 3)], dtype=dtype, precision=precision)
+    assert only(op).compute is compute
+
+
+def test_pointwise_work_never_runs_as_tf32() -> None:
+    assert only(view("Add", [(4,), (4,)], [(4,)], precision=Precision.TF32)).compute is Compute.FP32
+
+
+def test_gemm_with_transposed_weight_and_bias() -> None:
+    op = view("Gemm", [(6, 8), (16, 8), (16,)], [(6, 16)], attributes={"transB": 1}, weights=[1, 2])
+    check(
+        only(op),
+        shape=Contraction(1, 6, 16, 8),
+        matrix_flops=2 * 6 * 16 * 8,
+        vector_flops=96,
+        parameter_bytes=4 * (128 + 16),
+    )
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_fused_linear(transposed: int) -> None:
+    weight = (16, 8) if transposed else (8, 16)
+    op = view(
+        "Linear",
+        [(2, 3, 8), weight, (16,)],
+        [(2, 3, 16)],
+        domain="perfcast",
+        attributes={"transposed_weight": transposed},
+        weights=[1, 2],
+    )
+    check(only(op), shape=Contraction(1, 6, 16, 8), vector_flops=96, launch_count=1)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "out", "expected"),
+    [
+        ("bij,bjk->bik", [(3, 4, 5), (3, 5, 6)], (3, 4, 6), Contraction(3, 4, 6, 5)),
+        ("bhid,bhjd->bhij", [(2, 3, 4, 8), (2, 3, 5, 8)], (2, 3, 4, 5), Contraction(6, 4, 5, 8)),
+        ("...i,ij->...j", [(2, 3, 8), (8, 5)], (2, 3, 5), Contraction(1, 6, 5, 8)),
+        ("ij,jk", [(4, 8), (8, 5)], (4, 5), Contraction(1, 4, 5, 8)),
+        ("i,i->", [(7,), (7,)], (), Contraction(1, 1, 1, 7)),
+    ],
+)
+def test_einsum(equation: str, shapes: list[Any], out: Any, expected: Contraction) -> None:
+    work = only(view("Einsum", shapes, [out], attributes={"equation": equation}))
+    assert work.shape == expected
+    assert work.matrix_flops == 2 * expected.batch * expected.m * expected.n * expected.k
+
+
+def test_einsum_of_three_operands_contracts_from_the_left() -> None:
+    op = view("Einsum", [(4, 8), (8, 5), (5, 6)], [(4, 6)], attributes={"equation": "ij,jk,kl->il"})
+    assert [work.shape for work in work_of(op)] == [Contraction(1, 4, 5, 8), Contraction(1, 4, 6, 5)]
+
+
+def test_convolution() -> None:
+    op = view(
+        "Conv",
+        [(2, 3, 8, 8), (16, 3, 3, 3)],
+        [(2, 16, 4, 4)],
+        attributes={"strides": (2, 2), "pads": (1, 1, 1, 1), "kernel_shape": (3, 3)},
+        weights=[1],
+    )
+    check(
+        only(op),
+        family=Family.CONVOLUTION,
+        kind="conv",
+        matrix_flops=2 * 2 * 16 * 16 * 3 * 9,
+        read_bytes=4 * (2 * 3 * 64 + 16 * 27),
+        write_bytes=4 * 2 * 16 * 16,
+        parameter_bytes=4 * 16 * 27,
+        shape=Convolution(2, 3, 16, 1, (8, 8), (4, 4), (3, 3), (2, 2), (1, 1)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "kind", "flops"),
+    [
+        (1, "conv", 2 * 16 * 8 * 8 * 9),
+        (2, "grouped_conv", 2 * 16 * 32 * 9),
+        (8, "depthwise_conv", 2 * 16 * 8 * 9),
+    ],
+)
+def test_grouped_convolutions(groups: int, kind: str, flops: int) -> None:
+    op = view(
+        "Conv",
+        [(1, 8, 4, 4), (8, 8 // groups, 3, 3)],
+        [(1, 8, 4, 4)],
+        attributes={"group": groups, "auto_pad": "SAME_UPPER"},
+    )
+    check(only(op), kind=kind, matrix_flops=flops)
+
+
+def test_convolution_in_one_and_three_dimensions() -> None:
+    one = only(view("Conv", [(2, 4, 10), (6, 4, 3)], [(2, 6, 8)]))
+    three = only(view("Conv", [(1, 2, 4, 4, 4), (5, 2, 3, 3, 3)], [(1, 5, 2, 2, 2)]))
+    assert one.matrix_flops == 2 * 2 * 6 * 8 * 4 * 3
+    assert three.matrix_flops == 2 * 5 * 8 * 2 * 27
+    assert one.shape.strides == (1,)  # type: ignore[union-attr]
+
+
+def test_convolution_bias_is_a_second_kernel_unless_fused() -> None:
+    shapes: list[Any] = [(1, 3, 4, 4), (8, 3, 1, 1), (8,)]
+    main, bias = work_of(view("Conv", shapes, [(1, 8, 4, 4)], weights=[1, 2]))
+    check(main, matrix_flops=2 * 8 * 16 * 3, vector_flops=0)
+    check(bias, family=Family.ELEMENTWISE, kind="bias", read_bytes=4 * (128 + 8), write_bytes=4 * 128)
+    assert len(work_of(view("Conv", shapes, [(1, 8, 4, 4)], attributes={"perfcast_fused_bias": 1}))) == 1
+
+
+def test_transposed_convolution_counts_input_positions() -> None:
+    op = view("ConvTranspose", [(2, 8, 4, 4), (8, 6, 2, 2)], [(2, 6, 8, 8)], attributes={"strides": (2, 2)})
+    check(only(op), kind="conv_transpose", matrix_flops=2 * 2 * 16 * 8 * 6 * 4)
+
+
+def test_quantised_convolution_and_product_run_as_int8() -> None:
+    conv = view(
+        "QLinearConv",
+        [(1, 3, 4, 4), (), (), (8, 3, 1, 1), (), (), (), ()],
+        [(1, 8, 4, 4)],
+        dtype=DType.INT8,
+        input_dtypes={1: DType.FLOAT32, 4: DType.FLOAT32, 6: DType.FLOAT32},
+    )
+    check(only(conv), compute=Compute.INT8, matrix_flops=2 * 8 * 16 * 3, read_bytes=48 + 24, write_bytes=128)
+    product = view(
+        "QLinearMatMul",
+        [(2, 5, 8), (), (), (8, 6), (), (), (), ()],
+        [(2, 5, 6)],
+        dtype=DType.INT8,
+        input_dtypes={1: DType.FLOAT32, 4: DType.FLOAT32, 6: DType.FLOAT32},
+    )
+    check(only(product), compute=Compute.INT8, shape=Contraction(1, 10, 6, 8))
+
+
+def test_attention_keeps_its_scores_on_the_chip() -> None:
+    op = view(
+        "Attention",
+        [(2, 4, 16, 8), (2, 4, 32, 8), (2, 4, 32, 6)],
+        [(2, 4, 16, 6)],
+        domain="perfcast",
+        attributes={"causal": 0, "heads": 4, "kv_heads": 4},
+    )
+    check(
+        only(op),
+        family=Family.ATTENTION,
+        shape=AttentionShape(2, 4, 4, 16, 32, 8, 6, False),
+        matrix_flops=2 * 8 * 16 * 32 * (8 + 6),
+        read_bytes=4 * 8 * (16 * 8 + 32 * 8 + 32 * 6),
+        write_bytes=4 * 8 * 16 * 6,
+    )
+
+
+def test_causal_attention_computes_the_lower_triangle() -> None:
+    shapes: list[Any] = [(1, 2, 16, 8)] * 3
+    op = view("Attention", shapes, [(1, 2, 16, 8)], domain="perfcast", attributes={"causal": 1})
+    assert only(op).matrix_flops == 2 * 2 * (16 * 17 // 2) * 16
+
+
+def test_attention_with_folded_heads_and_grouped_keys() -> None:
+    op = view(
+        "Attention",
+        [(2, 16, 32), (2, 16, 8), (2, 16, 8)],
+        [(2, 16, 32)],
+        opset=23,
+        attributes={"q_num_heads": 8, "kv_num_heads": 2},
+    )
+    assert only(op).shape == AttentionShape(2, 8, 2, 16, 16, 4, 4, False)
+
+
+def test_joint_projection_and_attention() -> None:
+    op = view(
+        "Attention",
+        [(2, 16, 32), (32, 96), (96,)],
+        [(2, 16, 32)],
+        domain="com.microsoft",
+        opset=1,
+        attributes={"num_heads": 4},
+        weights=[1, 2],
+    )
+    product, attention = work_of(op)
+    assert product.shape == Contraction(1, 32, 96, 32)
+    assert attention.shape == AttentionShape(2, 4, 4, 16, 16, 8, 8, False)
+
+
+def test_layer_norm() -> None:
+    op = view(
+        "LayerNormalization", [(2, 3, 8), (8,), (8,)], [(2, 3, 8)], attributes={"axis": -1}, weights=[1, 2]
+    )
+    check(
+        only(op),
+        family=Family.NORMALIZATION,
+        kind="layer_norm",
+        shape=Rows(6, 8),
+        vector_flops=8 * 48,
+        read_bytes=4 * (48 + 16),
+        write_bytes=4 * 48,
+        parameter_bytes=64,
+    )
+
+
+def test_layer_norm_over_several_axes() -> None:
+    op = view("LayerNormalization", [(2, 3, 8), (3, 8)], [(2, 3, 8)], attributes={"axis": 1})
+    assert only(op).shape == Rows(2, 24)
+
+
+def test_batch_norm_scales_in_inference_and_takes_statistics_in_training() -> None:
+    shapes: list[Any] = [(4, 8, 5, 5), (8,), (8,), (8,), (8,)]
+    infer = only(view("BatchNormalization", shapes, [(4, 8, 5, 5)]))
+    train = only(view("BatchNormalization", shapes, [(4, 8, 5, 5)], training=True))
+    check(infer, kind="batch_norm_inference", vector_flops=2 * 800, shape=Rows(8, 100))
+    check(train, kind="batch_norm", vector_flops=8 * 800, shape=Rows(8, 100))
+    assert train.write_bytes == 4 * (800 + 4 * 8)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "rows"),
+    [
+        ("InstanceNormalization", {}, Rows(32, 25)),
+        ("GroupNormalization", {"num_groups": 2}, Rows(8, 100)),
+        ("RMSNormalization", {"axis": -1}, Rows(160, 5)),
+        ("LpNormalization", {"axis": 1}, Rows(100, 8)),
+    ],
+)
+def test_rows_of_the_other_norms(op_type: str, attributes: Any, rows: Rows) -> None:
+    op = view(op_type, [(4, 8, 5, 5), (8,), (8,)], [(4, 8, 5, 5)], attributes=attributes, opset=23)
+    assert only(op).shape == rows
+
+
+def test_softmax_rows_by_opset() -> None:
+    shapes: list[Any] = [(2, 3, 4, 5)]
+    new = only(view("Softmax", shapes, shapes, attributes={"axis": 1}))
+    old = only(view("Softmax", shapes, shapes, attributes={"axis": 2}, opset=11))
+    assert new.shape == Rows(40, 3)
+    assert old.shape == Rows(6, 20)
+    assert new.vector_flops == 5 * 120
+
+
+@pytest.mark.parametrize("op_type", ["Relu", "Tanh", "Exp", "Neg", "Abs", "Erf", "Sqrt"])
+def test_unary_ops_cost_one_flop_an_element(op_type: str) -> None:
+    work = only(view(op_type, [(3, 5)], [(3, 5)]))
+    check(work, family=Family.ELEMENTWISE, vector_flops=15, read_bytes=60, write_bytes=60, shape=Elements(15))
+    assert work.kind == op_type.lower()
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div", "Pow"])
+def test_binary_ops_read_a_broadcast_operand_once(op_type: str) -> None:
+    work = only(view(op_type, [(4, 8), (8,)], [(4, 8)]))
+    check(work, kind=op_type.lower(), read_bytes=4 * 40, write_bytes=4 * 32, vector_flops=32)
+
+
+def test_square_reads_its_operand_once() -> None:
+    op = view("Mul", [(4, 8)], [(4, 8)])
+    twice = OpView("", "Mul", {}, (op.inputs[0], op.inputs[0]), op.outputs, 21)
+    assert only(twice).read_bytes == 4 * 32
+
+
+@pytest.mark.parametrize(("op_type", "kind"), [("Gelu", "gelu"), ("Silu", "silu"), ("Mish", "mish")])
+def test_fused_activations(op_type: str, kind: str) -> None:
+    work = only(view(op_type, [(8,)], [(8,)], domain="perfcast"))
+    check(work, kind=kind, launch_count=1, read_bytes=32, write_bytes=32)
+
+
+def test_sum_of_many_runs_one_kernel_per_further_operand() -> None:
+    works = work_of(view("Sum", [(8,)] * 4, [(8,)]))
+    assert [work.read_bytes for work in works] == [64, 64, 64]
+
+
+def test_comparison_writes_bytes() -> None:
+    work = only(view("Greater", [(16,), (16,)], [(16,)], output_dtypes={0: DType.BOOL}))
+    check(work, read_bytes=128, write_bytes=16, element_bits=32)
+
+
+def test_where_reads_condition_and_branches() -> None:
+    work = only(view("Where", [(16,), (16,), (16,)], [(16,)], input_dtypes={0: DType.BOOL}))
+    check(work, read_bytes=16 + 128, write_bytes=64)
+
+
+def test_fused_group_pays_only_its_border() -> None:
+    op = view(
+        "FusedPointwise",
+        [(4, 8), (8,)],
+        [(4, 8)],
+        domain="perfcast",
+        attributes={"kinds": "Add,Relu", "flops": 64, "op_count": 2},
+    )
+    check(only(op), read_bytes=4 * 40, write_bytes=4 * 32, vector_flops=64, launch_count=1)
+
+
+@pytest.mark.parametrize(
+    "op_type", ["Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Expand", "Slice", "Split"]
+)
+def test_views_run_nothing(op_type: str) -> None:
+    assert work_of(view(op_type, [(4, 8), (2,)], [(8, 4)], input_dtypes={1: DType.INT64})) == ()
+
+
+def test_transpose_copies_unless_marked_or_trivial() -> None:
+    shapes: list[Any] = [(2, 3, 4)]
+    copied = only(view("Transpose", shapes, [(2, 4, 3)], attributes={"perm": (0, 2, 1)}))
+    check(copied, family=Family.COPY, kind="transpose", read_bytes=96, write_bytes=96, vector_flops=0)
+    marked = view("Transpose", shapes, [(2, 4, 3)], attributes={"perm": (0, 2, 1), "perfcast_view": 1})
+    trivial = view("Transpose", [(2, 1, 4)], [(1, 2, 4)], attributes={"perm": (1, 0, 2)})
+    assert work_of(marked) == work_of(trivial) == ()
+
+
+def test_copies() -> None:
+    concat = only(view("Concat", [(2, 3), (2, 5)], [(2, 8)], attributes={"axis": 1}))
+    check(concat, family=Family.COPY, kind="concat", read_bytes=64, write_bytes=64)
+    cast = only(view("Cast", [(8,)], [(8,)], output_dtypes={0: DType.FLOAT16}))
+    check(cast, kind="cast", read_bytes=32, write_bytes=16)
+    assert work_of(view("Cast", [(8,)], [(8,)])) == ()
+    pad = only(view("Pad", [(1, 4, 4), (6,)], [(1, 6, 6)], input_dtypes={1: DType.INT64}))
+    check(pad, read_bytes=64, write_bytes=144)
+    contiguous = only(view("Contiguous", [(8,)], [(8,)], domain="perfcast"))
+    check(contiguous, read_bytes=32, write_bytes=32)
+
+
+def test_dropout_only_in_training() -> None:
+    assert work_of(view("Dropout", [(8,)], [(8,)])) == ()
+    check(only(view("Dropout", [(8,)], [(8,)], training=True)), read_bytes=32, write_bytes=32 + 8)
+
+
+def test_embedding_reads_the_rows_it_picks() -> None:
+    op = view("Gather", [(1000, 16), (2, 5)], [(2, 5, 16)], input_dtypes={1: DType.INT64}, weights=[0])
+    check(
+        only(op),
+        family=Family.GATHER,
+        kind="embedding",
+        read_bytes=4 * 160 + 8 * 10,
+        write_bytes=4 * 160,
+        parameter_bytes=4 * 160,
+    )
+
+
+def test_known_single_index_is_a_view_and_an_unknown_one_is_not() -> None:
+    shapes: list[Any] = [(2, 5, 8), ()]
+    known = view(
+        "Gather", shapes, [(2, 8)], attributes={"axis": 1}, input_dtypes={1: DType.INT64}, constants={1: (0,)}
+    )
+    unknown = view("Gather", shapes, [(2, 8)], attributes={"axis": 1}, input_dtypes={1: DType.INT64})
+    assert work_of(known) == ()
+    assert only(unknown).kind == "gather"
+
+
+def test_scatter_copies_then_writes_updates() -> None:
+    op = view("ScatterND", [(10, 4), (3, 1), (3, 4)], [(10, 4)], input_dtypes={1: DType.INT64})
+    copy, scatter = work_of(op)
+    check(copy, read_bytes=160, write_bytes=160)
+    check(scatter, read_bytes=48 + 24, write_bytes=48)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "kind"), [("ReduceMean", "mean"), ("ReduceSum", "sum"), ("ReduceMax", "max")]
+)
+def test_reductions(op_type: str, kind: str) -> None:
+    work = only(view(op_type, [(4, 8, 5)], [(4, 1, 5)]))
+    check(work, family=Family.REDUCTION, kind=kind, shape=Rows(20, 8), vector_flops=160, read_bytes=640)
+
+
+def test_top_k_and_arg_max_and_running_sum() -> None:
+    top = view("TopK", [(4, 100), (1,)], [(4, 5), (4, 5)], output_dtypes={1: DType.INT64})
+    check(only(top), shape=Rows(4, 100), write_bytes=4 * 20 + 8 * 20)
+    arg = view("ArgMax", [(4, 100)], [(4, 1)], output_dtypes={0: DType.INT64})
+    check(only(arg), shape=Rows(4, 100), write_bytes=32)
+    scan = view("CumSum", [(4, 6), ()], [(4, 6)], input_dtypes={1: DType.INT64}, constants={1: (1,)})
+    check(only(scan), shape=Rows(4, 6))
+
+
+def test_pooling() -> None:
+    op = view("MaxPool", [(1, 2, 8, 8)], [(1, 2, 4, 4)], attributes={"kernel_shape": (3, 3)})
+    check(only(op), family=Family.POOLING, kind="max_pool", vector_flops=32 * 9, write_bytes=4 * 32)
+    training = view(
+        "MaxPool", [(1, 2, 8, 8)], [(1, 2, 4, 4)], attributes={"kernel_shape": (3, 3)}, training=True
+    )
+    assert only(training).write_bytes == (4 + 8) * 32
+    whole = only(view("GlobalAveragePool", [(2, 3, 7, 7)], [(2, 3, 1, 1)]))
+    check(whole, family=Family.REDUCTION, shape=Rows(6, 49), vector_flops=294)
+
+
+def test_resize_by_mode() -> None:
+    shapes: list[Any] = [(1, 2, 4, 4), None, (4,)]
+    nearest = only(view("Resize", shapes, [(1, 2, 8, 8)], attributes={"mode": "nearest"}))
+    linear = only(view("Resize", shapes, [(1, 2, 8, 8)], attributes={"mode": "linear"}))
+    check(nearest, vector_flops=0, read_bytes=128, write_bytes=512)
+    check(linear, vector_flops=2 * 4 * 128, kind="resize_linear")
+    assert work_of(view("Resize", shapes, [(1, 2, 4, 4)])) == ()
+
+
+@pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_layers(op_type: str, gates: int) -> None:
+    shapes: list[Any] = [(10, 2, 6), (2, gates * 8, 6), (2, gates * 8, 8)]
+    work = only(view(op_type, shapes, [(10, 2, 2, 8)]))
+    check(
+        work,
+        family=Family.RECURRENT,
+        shape=Contraction(20, 2, gates * 8, 14),
+        matrix_flops=2 * 20 * 2 * gates * 8 * 14,
+    )
+
+
+def test_quantisation() -> None:
+    quantize = view(
+        "QuantizeLinear",
+        [(16,), (), ()],
+        [(16,)],
+        input_dtypes={2: DType.INT8},
+        output_dtypes={0: DType.INT8},
+    )
+    check(only(quantize), kind="quantize", write_bytes=16, vector_flops=64)
+    dynamic = view(
+        "DynamicQuantizeLinear", [(16,)], [(16,), (), ()], output_dtypes={0: DType.INT8, 2: DType.INT8}
+    )
+    assert [work.kind for work in work_of(dynamic)] == ["max", "quantize"]
+
+
+def test_shapes_and_constants_run_nothing_and_generators_write() -> None:
+    assert work_of(view("Shape", [(4, 8)], [(2,)], output_dtypes={0: DType.INT64})) == ()
+    assert work_of(view("Constant", [], [(8,)])) == ()
+    check(only(view("RandomNormal", [], [(8,)])), read_bytes=0, write_bytes=32)
