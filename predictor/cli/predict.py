@@ -65,5 +65,5 @@ def predict(
     if require_feasible and not answer.fits:
         raise DoesNotFit(
             f"{opt.model_name(model)} needs {format_bytes(answer.device_peak_bytes.value)}, and "
-            f"{answer.device} has {format_bytes(answer.capacity_bytes)} usable: lower the batch, or use more devices"
+            f"{answer.device} has {format_bytes(answer.capacity_bytes)} usable: lower the batch"
         )

@@ -25,7 +25,7 @@ DEVICE_KIND_EDGE: DeviceKind
 DEVICE_KIND_PHONE: DeviceKind
 
 class DeviceSpec(_message.Message):
-    __slots__ = ("id", "name", "vendor", "kind", "architecture", "memory_bytes", "memory_bytes_per_s", "vector_flops_per_s", "matrix_flops_per_s", "core_count", "clock_hz", "tdp_w", "l2_bytes", "idle_w", "year", "form_factor", "pcie_generation", "link_kind", "link_bytes_per_s", "aliases", "sources", "notes", "estimated_fields")
+    __slots__ = ("id", "name", "vendor", "kind", "architecture", "memory_bytes", "memory_bytes_per_s", "vector_flops_per_s", "matrix_flops_per_s", "core_count", "clock_hz", "tdp_w", "l2_bytes", "idle_w", "year", "form_factor", "pcie_generation", "link_kind", "link_bytes_per_s", "aliases", "sources", "notes", "estimated_fields", "reported_memory_bytes")
     class MatrixFlopsPerSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,7 @@ class DeviceSpec(_message.Message):
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     ESTIMATED_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     vendor: str
@@ -86,7 +87,8 @@ class DeviceSpec(_message.Message):
     sources: _containers.ScalarMap[str, str]
     notes: str
     estimated_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., vendor: _Optional[str] = ..., kind: _Optional[_Union[DeviceKind, str]] = ..., architecture: _Optional[str] = ..., memory_bytes: _Optional[float] = ..., memory_bytes_per_s: _Optional[float] = ..., vector_flops_per_s: _Optional[float] = ..., matrix_flops_per_s: _Optional[_Mapping[str, float]] = ..., core_count: _Optional[int] = ..., clock_hz: _Optional[float] = ..., tdp_w: _Optional[float] = ..., l2_bytes: _Optional[float] = ..., idle_w: _Optional[float] = ..., year: _Optional[int] = ..., form_factor: _Optional[str] = ..., pcie_generation: _Optional[float] = ..., link_kind: _Optional[str] = ..., link_bytes_per_s: _Optional[float] = ..., aliases: _Optional[_Iterable[str]] = ..., sources: _Optional[_Mapping[str, str]] = ..., notes: _Optional[str] = ..., estimated_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    reported_memory_bytes: float
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., vendor: _Optional[str] = ..., kind: _Optional[_Union[DeviceKind, str]] = ..., architecture: _Optional[str] = ..., memory_bytes: _Optional[float] = ..., memory_bytes_per_s: _Optional[float] = ..., vector_flops_per_s: _Optional[float] = ..., matrix_flops_per_s: _Optional[_Mapping[str, float]] = ..., core_count: _Optional[int] = ..., clock_hz: _Optional[float] = ..., tdp_w: _Optional[float] = ..., l2_bytes: _Optional[float] = ..., idle_w: _Optional[float] = ..., year: _Optional[int] = ..., form_factor: _Optional[str] = ..., pcie_generation: _Optional[float] = ..., link_kind: _Optional[str] = ..., link_bytes_per_s: _Optional[float] = ..., aliases: _Optional[_Iterable[str]] = ..., sources: _Optional[_Mapping[str, str]] = ..., notes: _Optional[str] = ..., estimated_fields: _Optional[_Iterable[str]] = ..., reported_memory_bytes: _Optional[float] = ...) -> None: ...
 
 class LinkSpec(_message.Message):
     __slots__ = ("kind", "latency_s", "bytes_per_s")

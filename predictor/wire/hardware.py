@@ -9,7 +9,7 @@ from predictor.hardware.spec import ClusterSpec, DeviceKind, DeviceSpec, LinkSpe
 from predictor.v1 import hardware_pb2 as pb
 
 _KIND_PREFIX = "DEVICE_KIND_"
-_OPTIONAL = ("l2_bytes", "idle_w", "year", "pcie_generation", "link_bytes_per_s")
+_OPTIONAL = ("l2_bytes", "idle_w", "year", "pcie_generation", "link_bytes_per_s", "reported_memory_bytes")
 _POSITIVE = ("memory_bytes", "memory_bytes_per_s", "vector_flops_per_s", "core_count", "clock_hz", "tdp_w")
 _PLAIN = ("id", "name", "vendor", "architecture", "form_factor", "link_kind", "notes", *_POSITIVE)
 

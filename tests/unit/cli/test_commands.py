@@ -1,0 +1,270 @@
+"""Commands in process, against the fake forecaster."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import predictor.api
+from predictor.cli.main import app
+from predictor.cli.output import write_bytes
+from predictor.errors import OutputNotWritable, PerfcastError
+from tests.contract.fake import FakePredictor
+from tests.contract.models import custom_op, perceptron, sequence_model
+
+A100 = ("--device", "a100-pcie-40gb")
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        predictor.api.Predictor, "load", classmethod(lambda cls, bundle=None: FakePredictor())
+    )
+    for name in ("PERFCAST_SERVER", "PERFCAST_TOKEN", "PERFCAST_DATA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(perceptron().SerializeToString())
+    return str(path)
+
+
+def run(*arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=stdin)
+
+
+def error_line(result: Result) -> str:
+    """The one line that an error is."""
+    assert "Traceback" not in result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    return line
+
+
+def test_a_table_says_what_a_person_asks(model: str) -> None:
+    result = run("predict", model, *A100, "--batch", "8", "--mode", "train")
+    assert result.exit_code == 0
+    for word in (
+        "iteration",
+        "throughput",
+        "peak memory",
+        "fits",
+        "energy",
+        "bundle",
+        "batch 8",
+        "model.onnx",
+    ):
+        assert word in result.stdout
+    assert "\x1b" not in result.stdout
+    assert all(line == line.rstrip() or not line.isspace() for line in result.stdout.splitlines())
+
+
+def test_standard_input_is_a_model(model: str) -> None:
+    piped = run("predict", "-", *A100, "--output", "json", stdin=Path(model).read_bytes())
+    assert json.loads(piped.stdout) == json.loads(run("predict", model, *A100, "--output", "json").stdout)
+
+
+def test_warnings_go_to_standard_error(model: str) -> None:
+    result = run("predict", model, *A100, "--output", "json")
+    assert "warning: numbers of a test" in result.stderr
+    json.loads(result.stdout)
+
+
+def test_out_holds_the_same_json(model: str, tmp_path: Path) -> None:
+    target = tmp_path / "answer.json"
+    result = run("predict", model, *A100, "--output", "json", "--out", str(target))
+    assert json.loads(target.read_text()) == json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("name", ["absent/answer.json", "folder"])
+def test_an_output_that_cannot_be_written(name: str, model: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    target = tmp_path / name
+    result = run("predict", model, *A100, "--out", str(target))
+    assert result.exit_code == 3
+    assert str(target) in error_line(result)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "model.onnx"]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "kept.json"
+    target.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OutputNotWritable, match="No space left"):
+        write_bytes(b"new", target)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
+    assert target.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--dim", "x"),
+        ("--dim", "=3"),
+        ("--dim", "n=three"),
+        ("--input-shape", "x=1x"),
+        ("--input-shape", "x"),
+        ("--batch", "many"),
+        ("--output", "xml"),
+        ("--nonsense",),
+        ("--server", "a:1", "--bundle", "b"),
+    ],
+)
+def test_usage_errors_exit_2(flags: tuple[str, ...], model: str) -> None:
+    result = run("predict", model, *A100, *flags)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_does_not_fit_is_an_answer_until_asked(tmp_path: Path) -> None:
+    path = tmp_path / "wide.onnx"
+    path.write_bytes(sequence_model().SerializeToString())
+    arguments = ("predict", str(path), *A100, "--batch", "1000000", "--dim", "sequence=2000")
+    result = run(*arguments)
+    assert result.exit_code == 0
+    assert "does not fit" in result.stdout
+    strict = run(*arguments, "--require-feasible")
+    assert strict.exit_code == 4
+    assert "wide.onnx needs" in error_line(strict)
+    assert "does not fit" in strict.stdout
+
+
+def test_strict_coverage_exits_5(tmp_path: Path) -> None:
+    path = tmp_path / "odd.onnx"
+    path.write_bytes(custom_op().SerializeToString())
+    result = run("predict", str(path), *A100, "--strict")
+    assert result.exit_code == 5
+    assert "Frobnicate" in error_line(result)
+    assert run("graph", "check", str(path)).exit_code == 0
+    assert run("graph", "check", str(path), "--strict").exit_code == 5
+
+
+def test_no_server_exits_6(model: str) -> None:
+    result = run("predict", model, *A100, "--server", "127.0.0.1:1", "--timeout", "1")
+    assert result.exit_code == 6
+    assert "127.0.0.1:1" in error_line(result)
+
+
+def test_a_bug_is_one_line_and_exits_1(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: object, request: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(FakePredictor, "predict", broken)
+    result = run("predict", model, *A100)
+    assert result.exit_code == 1
+    assert "--debug" in error_line(result)
+    shown = run("--debug", "predict", model, *A100)
+    assert isinstance(shown.exception, ZeroDivisionError)
+
+
+def test_an_interrupt_exits_130(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: object, request: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakePredictor, "predict", interrupted)
+    result = run("predict", model, *A100)
+    assert (result.exit_code, result.stdout) == (130, "")
+
+
+def test_messages_are_one_line_whatever_they_hold(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(self: object, request: object) -> None:
+        raise PerfcastError("first\nsecond \x1b[31mred")
+
+    monkeypatch.setattr(FakePredictor, "predict", odd)
+    result = run("predict", model, *A100)
+    assert result.stderr == "error: first second [31mred\n"
+
+
+def test_compare_is_a_product_with_rows_that_may_fail(model: str) -> None:
+    devices = ("--device", "a100-pcie-40gb", "--device", "no-such", "--device", "t4-pcie-16gb")
+    flags = (*devices, "--batch", "1", "--batch", "8", "--precision", "fp32", "--precision", "fp16")
+    result = run("compare", model, *flags, "--output", "json")
+    assert result.exit_code == 0
+    answer = json.loads(result.stdout)
+    assert answer["schema"] == "perfcast.comparison/1"
+    asked = [(item["device"], item["precision"], item["batch"]) for item in answer["candidates"]]
+    assert len(asked) == len(set(asked)) == 12
+    failed = [item for item in answer["candidates"] if "error" in item]
+    assert {item["device"] for item in failed} == {"no-such"}
+    assert failed[0]["error"]["reason"] == "DEVICE_UNKNOWN"
+    assert result.stderr.count("warning: unknown device") == 1
+    table = run("compare", model, *flags)
+    assert "◀" in table.stdout
+    assert "DEVICE_UNKNOWN" in table.stdout
+
+
+def test_compare_of_failures_only_is_an_error(model: str) -> None:
+    result = run("compare", model, "--device", "no-such")
+    assert result.exit_code == 3
+    assert "no-such" in error_line(result)
+
+
+def test_explain(model: str) -> None:
+    result = run("explain", model, *A100, "--top", "1")
+    assert "2 more" in result.stdout
+    answer = json.loads(run("explain", model, *A100, "--output", "json").stdout)
+    assert answer["schema"] == "perfcast.explanation/1"
+    assert {row["op_type"] for row in answer["ops"]} >= {"Relu"}
+
+
+def test_devices() -> None:
+    listed = json.loads(run("devices", "list", "--output", "json").stdout)["devices"]
+    phones = json.loads(run("devices", "list", "--kind", "phone", "--output", "json").stdout)["devices"]
+    assert 0 < len(phones) < len(listed)
+    assert "a100-pcie-40gb" in run("devices", "list").stdout
+    shown = run("devices", "show", "a100-pcie-40gb")
+    assert "A100" in shown.stdout
+    assert "sources" in shown.stdout
+    for bad in (("list", "--kind", "toaster"), ("list", "--vendor", "acme"), ("show", "b200000")):
+        result = run("devices", *bad)
+        assert result.exit_code == 3
+        error_line(result)
+
+
+def test_graph_show_counts(model: str) -> None:
+    answer = json.loads(run("graph", "show", model, "--batch", "4", "--output", "json").stdout)
+    assert answer["parameter_count"] == 32 * 64 + 64 * 10
+    assert answer["inputs"] == [{"name": "x", "shape": [4, 32], "dtype": "float32"}]
+    products = 2 * 4 * (32 * 64 + 64 * 10)
+    assert products <= answer["forward_flops"] <= products + 4 * 64
+    assert "2,688" in run("graph", "show", model).stdout
+
+
+def test_graph_strip_keeps_the_answer(model: str, tmp_path: Path) -> None:
+    target = tmp_path / "small.onnx"
+    result = run("graph", "strip", model, str(target))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert target.stat().st_size < Path(model).stat().st_size
+    answers = [run("predict", path, *A100, "--output", "json").stdout for path in (model, str(target))]
+    assert answers[0] == answers[1]
+
+
+def test_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    healthy = run("doctor")
+    assert healthy.exit_code == 0, healthy.stdout
+    assert "FAIL" not in healthy.stdout
+    monkeypatch.setenv("PERFCAST_DATA", str(tmp_path / "absent"))
+    sick = run("doctor")
+    assert sick.exit_code == 3
+    assert "FAIL data folder" in sick.stdout
+
+
+def test_version_names_the_bundle() -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("perfcast ")
+    assert "bundle" in result.stdout
+
+
+def test_no_command_shows_help() -> None:
+    assert "Usage" in run().output
