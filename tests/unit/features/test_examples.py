@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ NAMES = ("bert_base", "gpt2", "mobilenet_v2", "resnet50", "unet", "vit_b16")
 DIMS: dict[str, dict[str, int]] = {"bert_base": {"sequence": 512}}
 
 
+@cache
 def program(name: str, *, batch: int = 1, mode: Mode = Mode.INFER) -> Program:
     graph = read_graph(EXAMPLES / f"{name}.onnx", batch=batch, dims=DIMS.get(name, {}))
     return build_program(
