@@ -1,7 +1,7 @@
 """One walk over the nodes in order: what each value is (type) and, where small and constant, what it holds.
 
 A type comes from, in this order: the folded contents, ONNX's rule for the node, our own rule, ONNX's
-inference over the whole model (which sees into If and Loop bodies), and last what the file declares.
+inference over the whole model (which sees into bodies), what the file declares, and what loop bodies state.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from onnx import ModelProto, shape_inference
 from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.attributes import elem_type_of, read_attributes, tensor_contents
 from predictor.features.binding import Binding
+from predictor.features.body_types import body_types
 from predictor.features.branches import taken_branch
 from predictor.features.dim_expressions import evaluate
 from predictor.features.folding import SHAPE_RULES, fold, fold_shape
@@ -170,6 +171,9 @@ class _Walk:
             known = _merge(known, self.whole_model.get(name, _UNKNOWN))
         if not known.is_complete:
             known = _merge(known, self.declared.get(name, _UNKNOWN))
+        if not known.is_complete:
+            stated = body_types(call.node.op_type, attributes, call.inputs, self.types, self.contents)
+            known = _merge(known, stated[position]) if position < len(stated) else known
         return known
 
     @cached_property

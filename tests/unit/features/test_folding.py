@@ -60,7 +60,7 @@ CASES: list[tuple[str, Sequence[Any], dict[str, Any], int]] = [
     ("CumSum", (INTS, np.array(1)), {}, 1),
     ("NonZero", (FLAGS,), {}, 1),
     ("OneHot", (np.array([[0, -1]]), np.array(3), np.array([0, 5])), {}, 1),
-    ("OneHot", (np.array([2, 1]), np.array([3]), np.array([0, 5])), {"axis": 0}, 1),
+    ("OneHot", (np.array([2, 1]), np.array(3), np.array([0, 5])), {"axis": 0}, 1),
     ("Trilu", (INTS, np.array(1)), {"upper": 1}, 1),
     ("Trilu", (INTS,), {"upper": 0}, 1),
     ("ReduceProd", (INTS, np.array([1])), {"keepdims": 0}, 1),

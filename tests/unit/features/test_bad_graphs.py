@@ -1,0 +1,259 @@
+"""Bad input is one clear line of one of our errors, whatever is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from onnx import FunctionProto, ModelProto, TensorProto, helper
+
+from predictor.errors import InvalidGraph
+from predictor.features.builder import GraphBuilder
+from predictor.features.model_file import DEPTH_LIMIT, NODE_LIMIT
+from predictor.features.reader import read_graph
+
+FLOAT = TensorProto.FLOAT
+
+
+def model_of(
+    nodes: list[object],
+    inputs: dict[str, list[int]] | None = None,
+    outputs: tuple[str, ...] = ("y",),
+    initializers: tuple[TensorProto, ...] = (),
+    functions: tuple[FunctionProto, ...] = (),
+) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info(name, FLOAT, shape)
+            for name, shape in (inputs or {"x": [2, 3]}).items()
+        ],
+        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
+        initializer=initializers,
+    )
+    opsets = [helper.make_opsetid("", 17), *(helper.make_opsetid("mine", 1) for _ in functions[:1])]
+    model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def good() -> bytes:
+    b = GraphBuilder()
+    return b.build([b.relu(b.linear(b.input("x", (2, 3)), 4))])
+
+
+def fails(data: bytes, *parts: str) -> None:
+    with pytest.raises(InvalidGraph) as caught:
+        read_graph(data)
+    message = caught.value.message
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_empty_bytes() -> None:
+    fails(b"", "0 bytes")
+
+
+def test_text() -> None:
+    fails(b"# just a readme\n" * 20, "not an ONNX model", "text")
+
+
+@pytest.mark.parametrize(
+    ("head", "word"),
+    [
+        (b"\x1f\x8b\x08", "gzip"),
+        (b"PK\x03\x04", "torch.onnx.export"),
+        (b"\x80\x02}q", "pickle"),
+        (b"\x89HDF\r", "Keras"),
+    ],
+)
+def test_other_formats_are_guessed(head: bytes, word: str) -> None:
+    fails(head + bytes(range(256)), word)
+
+
+@pytest.mark.parametrize("length", [1, 30, 100])
+def test_truncated(length: int) -> None:
+    fails(good()[:-length], "ONNX")
+
+
+def test_a_model_without_a_graph() -> None:
+    fails(ModelProto(ir_version=9).SerializeToString(), "holds no ONNX graph")
+
+
+def test_a_model_without_operator_sets() -> None:
+    model = ModelProto.FromString(good())
+    del model.opset_import[:]
+    fails(model.SerializeToString(), "operator set")
+
+
+def test_missing_file_and_directory(tmp_path: Path) -> None:
+    for path, word in ((tmp_path / "absent.onnx", "does not exist"), (tmp_path, "is a directory")):
+        with pytest.raises(InvalidGraph, match=word) as caught:
+            read_graph(path)
+        assert str(path) in caught.value.message
+
+
+def test_unreadable_path() -> None:
+    with pytest.raises(InvalidGraph, match="cannot be read"):
+        read_graph("model\0.onnx")
+
+
+def test_cycle() -> None:
+    nodes = [
+        helper.make_node("Add", ["x", "b"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"], name="second"),
+        helper.make_node("Relu", ["a"], ["y"], name="third"),
+    ]
+    fails(model_of(nodes), "cycle", "'first'", "'second'")
+
+
+def test_nodes_out_of_order_are_put_in_order() -> None:
+    nodes = [
+        helper.make_node("Relu", ["a"], ["y"], name="late"),
+        helper.make_node("Exp", ["x"], ["a"], name="early"),
+    ]
+    assert [node.name for node in read_graph(model_of(nodes)).nodes] == ["early", "late"]
+
+
+def test_a_value_written_twice() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Exp", ["x"], ["y"], name="again")]
+    fails(model_of(nodes), "'y' is written twice", "'again'")
+
+
+def test_an_input_written_again() -> None:
+    fails(model_of([helper.make_node("Relu", ["x"], ["x"])], outputs=("x",)), "'x' is written twice")
+
+
+def test_a_value_nobody_writes() -> None:
+    fails(model_of([helper.make_node("Add", ["x", "ghost"], ["y"], name="reader")]), "'ghost'", "'reader'")
+
+
+def test_an_output_nobody_writes() -> None:
+    fails(model_of([helper.make_node("Relu", ["x"], ["z"])]), "output 'y'")
+
+
+def test_initializers_of_one_name_or_negative_size() -> None:
+    twin = TensorProto(name="w", data_type=FLOAT, dims=[3])
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    fails(model_of([add], initializers=(twin, twin)), "'w' occurs twice")
+    fails(model_of([add], initializers=(TensorProto(name="w", data_type=FLOAT, dims=[-3]),)), "negative")
+
+
+def test_absurd_sizes() -> None:
+    huge = TensorProto(name="w", data_type=FLOAT, dims=[2**40, 2**40])
+    fails(model_of([helper.make_node("Identity", ["w"], ["y"])], initializers=(huge,)), "'w'", str(2**40))
+
+
+def test_an_op_that_contradicts_its_inputs_is_named() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "z"], ["y"], name="product")]
+    fails(model_of(nodes, {"x": [2, 3], "z": [4, 5]}), "'product'", "(2, 3)", "(4, 5)")
+
+
+def test_a_reshape_that_loses_elements_is_named() -> None:
+    shape = helper.make_tensor("s", TensorProto.INT64, [2], [5, 5])
+    fails(
+        model_of([helper.make_node("Reshape", ["x", "s"], ["y"], name="r")], initializers=(shape,)),
+        "'r'",
+        "6",
+    )
+
+
+def test_shapes_that_depend_on_data_are_listed_by_cause() -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["found"], name="which"),
+        helper.make_node("Cast", ["found"], ["moved"], to=FLOAT),
+        helper.make_node("Relu", ["moved"], ["y"]),
+    ]
+    fails(model_of(nodes), "3 values", "'found' (from NonZero 'which')", "value_info")
+
+
+def test_an_unknown_op_is_listed_and_a_declared_shape_helps() -> None:
+    nodes = [
+        helper.make_node("Mystery", ["x"], ["m"], name="odd", domain="else"),
+        helper.make_node("Relu", ["m"], ["y"]),
+    ]
+    data = model_of(nodes)
+    fails(data, "Mystery 'odd'")
+    model = ModelProto.FromString(data)
+    model.graph.value_info.append(helper.make_tensor_value_info("m", FLOAT, [2, 7]))
+    graph = read_graph(model.SerializeToString())
+    assert graph.values["y"].shape == (2, 7)
+    assert [node.domain for node in graph.nodes] == ["else", ""]
+
+
+def test_unknown_shapes_that_nothing_uses_do_not_matter() -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["unused"]), helper.make_node("Relu", ["x"], ["y"])]
+    assert len(read_graph(model_of(nodes)).nodes) == 1
+
+
+def test_inputs_that_are_no_tensors() -> None:
+    model = ModelProto.FromString(good())
+    model.graph.input[0].type.Clear()
+    fails(model.SerializeToString(), "'x' is not a tensor")
+
+
+def _nested(depth: int) -> bytes:
+    """An If in the then-branch of an If, `depth` times, around a Relu."""
+
+    def body(node: object, output: str) -> object:
+        return helper.make_graph([node], "b", [], [helper.make_tensor_value_info(output, FLOAT, None)])
+
+    leaf = body(helper.make_node("Exp", ["x"], ["e"]), "e")
+    node = helper.make_node("Relu", ["x"], ["r0"])
+    for level in range(1, depth + 1):
+        inner = body(node, node.output[0])
+        node = helper.make_node("If", ["c"], [f"r{level}"], then_branch=inner, else_branch=leaf)
+    flag = helper.make_tensor("c", TensorProto.BOOL, [], [1])
+    return model_of([node, helper.make_node("Identity", [node.output[0]], ["y"])], initializers=(flag,))
+
+
+def test_nesting_is_limited() -> None:
+    assert [node.op_type for node in read_graph(_nested(DEPTH_LIMIT)).nodes] == ["Relu"]
+    fails(_nested(DEPTH_LIMIT + 1), f"more than {DEPTH_LIMIT} deep")
+
+
+def test_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NODE_LIMIT == 200_000
+    monkeypatch.setattr("predictor.features.model_file.NODE_LIMIT", 2)
+    nodes = [helper.make_node("Relu", ["x" if i == 0 else f"v{i}"], [f"v{i + 1}"]) for i in range(3)]
+    fails(model_of(nodes, outputs=("v3",)), "more than 2 nodes")
+
+
+def _function(name: str, *calls: Callable[[str, str], object]) -> FunctionProto:
+    names = ["a", *(f"t{i}" for i in range(len(calls)))]
+    nodes = [call(before, after) for call, before, after in zip(calls, names, names[1:], strict=False)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    return helper.make_function("mine", name, ["a"], [names[-1]], nodes, opsets)
+
+
+def _call(op: str, domain: str = "mine") -> Callable[[str, str], object]:
+    return lambda before, after: helper.make_node(op, [before], [after], domain=domain)
+
+
+def test_functions_are_opened() -> None:
+    inner = _function("Inner", _call("Exp", ""))
+    outer = _function("Outer", _call("Inner"), _call("Relu", ""), _call("Inner"))
+    graph = read_graph(model_of([_call("Outer")("x", "y")], functions=(inner, outer)))
+    assert [node.op_type for node in graph.nodes] == ["Exp", "Relu", "Exp"]
+
+
+def test_functions_that_call_themselves() -> None:
+    fails(
+        model_of([_call("A")("x", "y")], functions=(_function("A", _call("B")), _function("B", _call("A")))),
+        "itself",
+    )
+
+
+def test_functions_that_explode() -> None:
+    bombs = [_function("F0", _call("Relu", ""))]
+    bombs.extend(_function(f"F{i}", *[_call(f"F{i - 1}")] * 10) for i in range(1, 9))
+    fails(model_of([_call("F8")("x", "y")], functions=tuple(bombs)), "expand to", str(NODE_LIMIT))
+
+
+def test_names_that_are_no_text() -> None:
+    data = bytearray(good())
+    at = bytes(data).index(b"relu")
+    data[at] = 0xFF
+    fails(bytes(data), "UTF-8")

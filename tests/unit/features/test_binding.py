@@ -1,0 +1,194 @@
+"""Where the numbers of symbolic dimensions come from; what happens when some are missing or contradict."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import ModelProto
+
+from predictor.errors import InvalidGraph, InvalidRequest, UnboundSymbol, UnknownName
+from predictor.features.builder import GraphBuilder
+from predictor.features.dim_expressions import evaluate, symbols_of
+from predictor.features.dtype import DType
+from predictor.features.reader import read_graph
+
+
+def image_model(*shape: int | str) -> bytes:
+    b = GraphBuilder()
+    x = b.input("image", shape)
+    return b.build([b.linear(b.flatten(b.global_pool(b.conv(x, 8, kernel=3))), 10)])
+
+
+def text_model(*shape: int | str, positions: tuple[int | str, ...] | None = None) -> bytes:
+    b = GraphBuilder()
+    x = b.embedding(b.input("ids", shape, DType.INT64), 30, 8)
+    if positions:
+        x = b.add(x, b.embedding(b.input("positions", positions, DType.INT64), 50, 8))
+    return b.build([b.linear(x, 4)])
+
+
+def test_batch_binds_the_leading_symbol() -> None:
+    graph = read_graph(image_model("N", 3, 8, 8), batch=6)
+    assert graph.batch == 6
+    assert graph.values["image"].shape == (6, 3, 8, 8)
+    assert graph.values[graph.outputs[0]].shape == (6, 10)
+
+
+def test_a_symbolic_batch_is_one_by_default() -> None:
+    assert read_graph(image_model("N", 3, 8, 8)).batch == 1
+
+
+def test_a_hard_coded_batch_is_kept_by_default() -> None:
+    assert read_graph(image_model(4, 3, 8, 8)).batch == 4
+
+
+def test_dims_override_batch_and_input_shapes_override_dims() -> None:
+    data = image_model("N", 3, "H", 8)
+    assert read_graph(data, batch=2, dims={"N": 5, "H": 8}).batch == 5
+    graph = read_graph(data, batch=2, dims={"N": 5, "H": 8}, input_shapes={"image": (7, 3, 16, 8)})
+    assert graph.values["image"].shape == (7, 3, 16, 8)
+    assert graph.batch == 7
+
+
+def test_an_input_shape_binds_its_symbols_in_other_inputs() -> None:
+    graph = read_graph(text_model("N", "L", positions=("N", "L")), input_shapes={"ids": (2, 9)})
+    assert graph.values["positions"].shape == (2, 9)
+
+
+def test_all_unbound_symbols_are_listed_with_their_flags() -> None:
+    with pytest.raises(UnboundSymbol) as caught:
+        read_graph(image_model("N", 3, "height", "width"), batch=2)
+    message = caught.value.message
+    assert "--dim height=N" in message
+    assert "--dim width=N" in message
+    assert "image[2]" in message
+    assert caught.value.metadata["symbols"] == "height,width"
+
+
+def test_a_length_that_leads_one_input_is_no_batch() -> None:
+    data = text_model("N", "L", positions=("L",))
+    with pytest.raises(UnboundSymbol, match="--dim L=N"):
+        read_graph(data, batch=2)
+    assert read_graph(data, batch=2, dims={"L": 7}).values["positions"].shape == (7,)
+
+
+def test_unnamed_sizes_ask_for_the_input_shape() -> None:
+    model = ModelProto.FromString(image_model("N", 3, "H", 8))
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    dims[0].ClearField("dim_param")
+    dims[2].ClearField("dim_param")
+    data = model.SerializeToString()
+    with pytest.raises(UnboundSymbol, match="--input-shape image=") as caught:
+        read_graph(data, batch=2)
+    assert caught.value.metadata["inputs"] == "image"
+    assert read_graph(data, input_shapes={"image": (2, 3, 8, 8)}).batch == 2
+
+
+def test_expressions_take_their_symbols() -> None:
+    data = image_model("N", 3, "16*H", "16*H")
+    assert read_graph(data, dims={"H": 2}).values["image"].shape == (1, 3, 32, 32)
+    with pytest.raises(UnboundSymbol, match="--dim H=N"):
+        read_graph(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "expected"),
+    [
+        ("16*H", {"H": 3}, 48),
+        ("s0//2 + 1", {"s0": 9}, 5),
+        ("floor(W/2)", {"W": 9}, 4),
+        ("ceiling(W/2)", {"W": 9}, 5),
+        ("Max(1, s1 - 4)", {"s1": 3}, 1),
+        ("s0**2", {"s0": 7}, 49),
+        ("Mod(s0, 4)", {"s0": 7}, 3),
+        ("a/2", {"a": 5}, None),
+        ("a/b", {"a": 5, "b": 0}, None),
+        ("a", {}, None),
+        ("batch-size", {"batch-size": 4}, 4),
+        ("__import__('os')", {}, None),
+        ("a if a else b", {"a": 1, "b": 2}, None),
+        ("2**a", {"a": 10**6}, None),
+    ],
+)
+def test_dimension_arithmetic(text: str, numbers: dict[str, int], expected: int | None) -> None:
+    assert evaluate(text, numbers) == expected
+
+
+def test_symbols_of_arithmetic_and_of_other_text() -> None:
+    assert symbols_of("16*H + floor(W/2)") == {"H", "W"}
+    assert symbols_of("H") == {"H"}
+    assert symbols_of("what ever?") == {"what ever?"}
+
+
+def test_unknown_names_are_named() -> None:
+    with pytest.raises(UnknownName, match="imag"):
+        read_graph(image_model("N", 3, 8, 8), input_shapes={"imag": (1, 3, 8, 8)})
+    with pytest.raises(UnknownName, match="M"):
+        read_graph(image_model("N", 3, 8, 8), dims={"M": 3})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"batch": 0},
+        {"batch": -2},
+        {"dims": {"N": 0}},
+        {"input_shapes": {"image": (1, 3, -8, 8)}},
+        {"input_shapes": {"image": (1, 3, 8)}},
+    ],
+)
+def test_impossible_numbers_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        read_graph(image_model("N", 3, 8, 8), **bad)  # type: ignore[arg-type]
+
+
+def test_contradicting_input_shapes_are_refused() -> None:
+    data = text_model("N", "L", positions=("N", "L"))
+    with pytest.raises(InvalidRequest, match="both 9 and 8"):
+        read_graph(data, input_shapes={"ids": (2, 9), "positions": (2, 8)})
+
+
+def test_a_hard_coded_batch_is_replaced() -> None:
+    graph = read_graph(image_model(1, 3, 8, 8), batch=5)
+    assert graph.batch == 5
+    assert graph.values[graph.outputs[0]].shape == (5, 10)
+
+
+def test_replacing_ignores_declared_shapes_of_the_old_batch() -> None:
+    model = ModelProto.FromString(image_model(1, 3, 8, 8))
+    model.graph.value_info.append(model.graph.output[0])
+    assert read_graph(model.SerializeToString(), batch=5).batch == 5
+
+
+def test_a_reshape_that_holds_the_old_batch_is_named() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (2, 3, 4))
+    data = b.build([b.op("Reshape", [x, b.constant([2, 12])], name="hard")])
+    with pytest.raises(InvalidRequest, match=r"'hard'.*batch 2") as caught:
+        read_graph(data, batch=8)
+    assert caught.value.metadata["node"] == "hard"
+
+
+def test_a_reshape_that_swallows_the_new_batch_is_named() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (1, 3, 4))
+    data = b.build([b.op("Reshape", [x, b.constant([1, -1])], name="hard")])
+    with pytest.raises(InvalidRequest, match="'hard'"):
+        read_graph(data, batch=8)
+
+
+def test_different_hard_coded_batches_need_input_shapes() -> None:
+    data = text_model(2, 5, positions=(1, 5))
+    with pytest.raises(InvalidRequest, match="ids=2, positions=1"):
+        read_graph(data, batch=8)
+    assert read_graph(data).batch == 2
+    assert read_graph(data, input_shapes={"ids": (8, 5)}).batch == 8
+
+
+@pytest.mark.parametrize("size", [-1, 0])
+def test_impossible_sizes_in_the_file_are_named(size: int) -> None:
+    model = ModelProto.FromString(image_model(4, 3, 8, 8))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = size
+    data = model.SerializeToString()
+    with pytest.raises(InvalidGraph, match=f"'image' has dimension {size}"):
+        read_graph(data)
+    assert read_graph(data, input_shapes={"image": (2, 3, 8, 8)}).batch == 2
