@@ -17,6 +17,7 @@ from predictor.request import PredictionRequest
 from predictor.serve.graph_store import GraphStore, StoredModel
 from predictor.types import Explanation, Prediction
 from predictor.v1 import candidate_pb2, prediction_pb2
+from predictor.v1.prediction_service_pb2 import CandidateResult
 from predictor.wire.prediction import prediction_to_proto
 from predictor.wire.request import request_from_proto
 
@@ -32,7 +33,7 @@ class Answers:
     def __init__(self, predictor: Forecaster, store: GraphStore) -> None:
         self._predictor = predictor
         self._store = store
-        self._memo: Memo[bytes, prediction_pb2.Prediction] = Memo(_REMEMBERED)
+        self._memo: Memo[bytes, CandidateResult] = Memo(_REMEMBERED)
 
     @property
     def bundle_id(self) -> str:
@@ -45,20 +46,18 @@ class Answers:
         found = self._memo.get(key) if key else None
         if found is None:
             request = request_from_proto(candidate)
-            found = prediction_to_proto(self._with_models(request, self._predictor.predict))
-            if key:
-                self._memo.put(key, found)
-        return found
+            found = self._remember(key, self._with_models(request, self._predictor.predict))
+        return found.prediction
 
     def predict_many(
         self, candidates: Sequence[candidate_pb2.Candidate]
-    ) -> list[prediction_pb2.Prediction | PerfcastError]:
-        """Answers in order; a candidate that fails holds its error."""
-        results: list[prediction_pb2.Prediction | PerfcastError | None] = []
+    ) -> list[CandidateResult | PerfcastError]:
+        """Results in order; a candidate that fails holds its error."""
+        results: list[CandidateResult | PerfcastError | None] = []
         pending: list[tuple[int, bytes, PredictionRequest]] = []
         for index, candidate in enumerate(candidates):
             key = _key(candidate)
-            found: prediction_pb2.Prediction | PerfcastError | None = self._memo.get(key) if key else None
+            found: CandidateResult | PerfcastError | None = self._memo.get(key) if key else None
             if found is None:
                 try:
                     pending.append((index, key, request_from_proto(candidate)))
@@ -66,14 +65,9 @@ class Answers:
                     found = error
             results.append(found)
         if pending:
-            requests = [request for _, _, request in pending]
-            for (index, key, _), answer in zip(pending, self._price(requests), strict=True):
-                if isinstance(answer, PerfcastError):
-                    results[index] = answer
-                    continue
-                results[index] = message = prediction_to_proto(answer)
-                if key:
-                    self._memo.put(key, message)
+            answers = self._price([request for _, _, request in pending])
+            for (index, key, _), answer in zip(pending, answers, strict=True):
+                results[index] = answer if isinstance(answer, PerfcastError) else self._remember(key, answer)
         return [result for result in results if result is not None]
 
     def explain(self, candidate: candidate_pb2.Candidate) -> Explanation:
@@ -98,6 +92,13 @@ class Answers:
                 for index, answer in zip(indices, again, strict=True):
                     answers[index] = answer
         return answers
+
+    def _remember(self, key: bytes, answer: Prediction) -> CandidateResult:
+        # Kept in the form that batches append as it is.
+        result = CandidateResult(prediction=prediction_to_proto(answer))
+        if key:
+            self._memo.put(key, result)
+        return result
 
     def _with_models(self, request: PredictionRequest, ask: Callable[[PredictionRequest], Result]) -> Result:
         try:

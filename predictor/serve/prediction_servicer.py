@@ -12,7 +12,6 @@ import grpc
 
 from predictor.errors import Overloaded, PerfcastError
 from predictor.serve.answers import Answers
-from predictor.v1 import prediction_pb2
 from predictor.v1 import prediction_service_pb2 as pb
 from predictor.v1.prediction_service_pb2_grpc import PredictionServiceServicer
 from predictor.wire.prediction import prediction_to_proto, rows_to_proto
@@ -65,8 +64,8 @@ class PredictionServicer(PredictionServiceServicer):
         for start in range(0, len(request.candidates), _CHUNK):
             if not context.is_active():
                 break
-            for answer in self._answers.predict_many(request.candidates[start : start + _CHUNK]):
-                response.results.append(_result(answer, request.request_id))
+            answers = self._answers.predict_many(request.candidates[start : start + _CHUNK])
+            response.results.extend(_result(answer, request.request_id) for answer in answers)
         return response
 
     def StreamPredict(
@@ -90,7 +89,7 @@ class PredictionServicer(PredictionServiceServicer):
         )
 
 
-def _result(answer: prediction_pb2.Prediction | PerfcastError, request_id: str) -> pb.CandidateResult:
+def _result(answer: pb.CandidateResult | PerfcastError, request_id: str) -> pb.CandidateResult:
     if isinstance(answer, PerfcastError):
         return pb.CandidateResult(error=error_to_status(answer, request_id))
-    return pb.CandidateResult(prediction=answer)
+    return answer
