@@ -35,11 +35,13 @@ $(BIN)/python:
 
 # Stamps: a second run installs nothing unless pyproject.toml changed.
 $(VENV)/.installed-app: pyproject.toml | $(BIN)/python
-	$(RUN) pip install --quiet --editable '.[cli,server]'
+	@echo "installing into $(VENV) ..."
+	@$(RUN) pip install -qq --editable '.[cli,server]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(RUN) pip install --quiet --editable '.[cli,server,train,dev]' $(TORCH)
+	@echo "installing into $(VENV) ..."
+	@$(RUN) pip install -qq --editable '.[cli,server,train,dev]' $(TORCH)
 	@touch $@ $(VENV)/.installed-app
 
 .PHONY: setup
