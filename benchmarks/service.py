@@ -194,9 +194,9 @@ def _report(rounds: dict[str, list[Round]], idle: dict[str, int], loaded: dict[s
     header = ("case", "measured/s", "server CPU µs", "client CPU µs", "per free core pair/s", "p50 / p99 ms")
     mib = 2**20
     return (
-        f"Model: {MODEL.name}, inference on a100-pcie-40gb. Server and loader share the machine's cores. All "
+        f"Model: {MODEL.name}, inference on a100-pcie-40gb. Server and loader share the cores. All "
         "figures are per candidate. Two free cores do 2 s of CPU work a second for both ends: that column "
-        "divides it by the CPU time measured. Budgets: 2,500 single cached calls, 100,000 candidates in batches."
+        "divides it by the CPU time measured. Budgets: 2,500 single calls, 100,000 candidates in batches."
         "\n\n"
         f"{table(header, rows)}\n\n"
         f"Server memory: {idle['resident_bytes'] / mib:.0f} MiB resident when idle, "
