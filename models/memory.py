@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from predictor.features.allocator import MEDIUM_SEGMENT_BYTES
 from predictor.features.work import Convolution, Family, OpWork, Phase, Program
 from predictor.hardware.spec import DeviceSpec
+from predictor.models.device_identity import is_known
 from predictor.types import Interval
 from predictor.units import MIB
 
@@ -190,7 +191,7 @@ class MemoryModel:
         self.context_bytes = float(params["context_bytes"])
         self._low = np.array(params["feature_low"], dtype=np.float64)
         self._high = np.array(params["feature_high"], dtype=np.float64)
-        self._devices = frozenset(params["devices"])
+        self._devices = np.array(params["devices"], dtype=np.float64)
         self._spread: Mapping[str, float] = params["log_spread"]
 
     @classmethod
@@ -221,7 +222,7 @@ class MemoryModel:
         reserved = memory.workspace_reserved_bytes * exp(correction)
         buffers = self._communication_bytes(program, replicas)
         value = self.context_bytes + buffers + reserved
-        known = training and device.id in self._devices
+        known = training and is_known(device, self._devices)
         spread = self._spread["known_device" if known else "new_device"]
         live = min(float(memory.live_peak_bytes), reserved)
         outside = bool(((row < self._low) | (row > self._high)).any())

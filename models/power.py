@@ -13,7 +13,7 @@ the device waiting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from predictor.features.work import Program
 from predictor.hardware.spec import DeviceSpec
+from predictor.models.device_identity import is_known
 from predictor.types import Interval
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ BOOSTER = "fraction"
 IDLE_FRACTION = 0.13
 _LAUNCH_S = 5e-6
 _EDGE = 0.005
+_TINY_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +100,19 @@ FEATURES: tuple[str, ...] = (
     "limit_fraction",
     "base_logit",
 )
-# More work, more power; the limit moves watts through the definition of the fraction.
 MONOTONE: tuple[int, ...] = (0, 0, 0, 0, 0, 1, -1, 1)
+"""Longer kernels and a larger base mean more, a higher limit a smaller share of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PowerBase:
-    """The analytic base: demand = sum of weights x utilisations, as a share of (default limit - idle).
+    """The analytic base: demand as a share of (default limit - idle), then a soft minimum with the limit.
 
-    busy, compute, memory: weights. kernel: kernels shorter than this many launch times leave the device
-    waiting for the host. sharpness: how sharply the limit clips (infinite is a hard minimum).
+    busy, compute, memory: weights of a running kernel, of FLOPs at peak, of bytes at peak. kernel: kernels
+    of this many launch times leave the device waiting for the host half of the time. sharpness: how sharply
+    the limit clips (infinite is a hard minimum). density: chips with fewer peak FLOPs per watt of limit
+    cannot spend that limit; their demand falls with that ratio to this power (P100: 178 W of 250 W at full
+    load, RTX 6000: 252 W of 260 W).
     """
 
     busy: float
@@ -115,25 +120,45 @@ class PowerBase:
     memory: float
     kernel: float
     sharpness: float
+    density: float
 
-    def demand(self, profile: JobProfile) -> float:
-        """Power the job would draw without a cap, over (default limit - idle). Can exceed 1."""
-        total = max(profile.iteration_s, 1e-12)
-        kernel = profile.busy_s / max(1, profile.launch_count) / _LAUNCH_S
-        # The host needs more than a launch per kernel; the shorter the kernels, the more the device waits.
-        duty = profile.busy_s / total * kernel / (kernel + self.kernel)
-        load = (
-            self.busy
-            + self.compute * profile.compute_s / max(profile.busy_s, 1e-12)
-            + self.memory * profile.memory_s / max(profile.busy_s, 1e-12)
-        )
-        return duty * load
+    def fraction(self, inputs: FloatArray) -> FloatArray:
+        """(...,) shares (W - idle) / (limit - idle) of `base_inputs` rows (..., 6)."""
+        running, kernel, compute, memory, density, headroom = np.moveaxis(inputs, -1, 0)
+        duty = running * kernel / (kernel + self.kernel)
+        load = self.busy + self.compute * compute + self.memory * memory
+        demand = duty * load * density**-self.density / headroom
+        clipped = demand / (1.0 + demand**self.sharpness) ** (1.0 / self.sharpness)
+        return np.asarray(np.clip(clipped, _EDGE, 1 - _EDGE), dtype=np.float64)
 
-    def fraction(self, profile: JobProfile, headroom: float) -> float:
-        """(W - idle) / (limit - idle), `headroom` = (limit - idle) / (default limit - idle)."""
-        ratio = self.demand(profile) / max(headroom, 1e-3)
-        clipped = ratio / (1.0 + ratio**self.sharpness) ** (1.0 / self.sharpness)
-        return float(np.clip(clipped, _EDGE, 1 - _EDGE))
+
+def base_inputs(profile: JobProfile, device: DeviceSpec, headroom: float) -> FloatArray:
+    """(6,) what PowerBase looks at.
+
+    Share of time with a kernel running, kernel duration over launch time, FLOP and byte time at peak over
+    running time, power density, headroom = (limit - idle) / (default limit - idle).
+    """
+    running = max(profile.busy_s, _TINY_S)
+    return np.array(
+        [
+            running / max(profile.iteration_s, _TINY_S),
+            _kernel_over_launch(profile),
+            profile.compute_s / running,
+            profile.memory_s / running,
+            power_density(device),
+            max(headroom, 1e-3),
+        ]
+    )
+
+
+def power_density(device: DeviceSpec) -> float:
+    """Default limit over plain FP32 peak, relative to 16 pJ per FLOP (a Turing or Volta board)."""
+    return device.tdp_w / device.vector_flops_per_s / 16e-12
+
+
+def _kernel_over_launch(profile: JobProfile) -> float:
+    """Mean kernel duration over the host time of one launch."""
+    return max(profile.busy_s, _TINY_S) / max(1, profile.launch_count) / _LAUNCH_S
 
 
 def idle_power_w(device: DeviceSpec) -> float:
@@ -151,28 +176,27 @@ def power_features(
     profile: JobProfile, device: DeviceSpec, cap_w: float | None, base: PowerBase
 ) -> FloatArray:
     """One row in the order of FEATURES."""
-    total, busy = max(profile.iteration_s, 1e-12), max(profile.busy_s, 1e-12)
+    total, busy = max(profile.iteration_s, _TINY_S), max(profile.busy_s, _TINY_S)
     limit, idle = limit_w(device, cap_w), idle_power_w(device)
     headroom = (limit - idle) / (device.tdp_w - idle)
-    kernel = busy / max(1, profile.launch_count) / _LAUNCH_S
     return np.array(
         [
             busy / total,
             profile.compute_s / total,
             profile.memory_s / total,
-            np.log(max(profile.compute_s, 1e-12) / max(profile.memory_s, 1e-12)),
+            np.log(max(profile.compute_s, _TINY_S) / max(profile.memory_s, _TINY_S)),
             profile.matrix_s / busy,
-            np.log(max(kernel, 1e-6)),
+            np.log(_kernel_over_launch(profile)),
             headroom,
-            logit(base.fraction(profile, headroom)),
+            logit(base.fraction(base_inputs(profile, device, headroom))),
         ]
     )
 
 
-def logit(fraction: float | FloatArray) -> Any:
+def logit(fraction: FloatArray) -> FloatArray:
     """log(f / (1 - f)), f kept away from 0 and 1."""
     inside = np.clip(fraction, _EDGE, 1 - _EDGE)
-    return np.log(inside / (1 - inside))
+    return np.asarray(np.log(inside / (1 - inside)), dtype=np.float64)
 
 
 class PowerModel:
@@ -182,7 +206,7 @@ class PowerModel:
         self._booster = booster
         self.base = PowerBase(**params["base"])
         self._ranges = np.array(params["feature_ranges"], dtype=np.float64)
-        self._devices = frozenset(params["devices"])
+        self._devices = np.array(params["devices"], dtype=np.float64)
         self._spread: Mapping[str, float] = params["log_spread"]
         self.clock_exponent = float(params["clock_exponent"])
 
@@ -210,7 +234,7 @@ class PowerModel:
         fraction = 1.0 / (1.0 + np.exp(-(row[-1] + correction)))
         idle, limit = idle_power_w(device), limit_w(device, power_limit_w)
         value = float(idle + fraction * (limit - idle))
-        known = "known_device" if device.id in self._devices else "new_device"
+        known = "known_device" if is_known(device, self._devices) else "new_device"
         factor = float(np.exp(self._spread[known]))
         return Interval(value, max(idle, value / factor), min(limit, value * factor))
 
@@ -230,14 +254,14 @@ class PowerModel:
         """
         if power_limit_w is None or power_limit_w >= device.tdp_w:
             return 1.0
+        ratio = self.power_ratio(profile, device, power_limit_w)
+        return float(ratio ** (1.0 / self.clock_exponent))
+
+    def power_ratio(self, profile: JobProfile, device: DeviceSpec, power_limit_w: float) -> float:
+        """Dynamic power while kernels run without a cap, over what the cap leaves for it; at least 1."""
         idle, limit = idle_power_w(device), limit_w(device, power_limit_w)
-        duty = min(1.0, max(profile.busy_s / max(profile.iteration_s, 1e-12), 0.05))
+        duty = min(1.0, max(profile.busy_s / max(profile.iteration_s, _TINY_S), 0.05))
         free = self.predict(profile, device, None).value
         active = min(device.tdp_w, idle + (free - idle) / duty)
         ratio = (active - idle) / (limit - idle)
-        return float(max(1.0, ratio) ** (1.0 / self.clock_exponent))
-
-
-def feature_matrix(rows: Sequence[FloatArray]) -> FloatArray:
-    """Rows of `power_features` under one another; (0, features) when there are none."""
-    return np.stack(rows) if rows else np.empty((0, len(FEATURES)))
+        return max(1.0, float(ratio))
