@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import takewhile
 
 
 class PerfcastError(Exception):
@@ -74,6 +75,28 @@ class InvalidPlan(InvalidInput):
     reason = "PLAN_INVALID"
 
 
+_LISTED = 12
+
+
+def _nearest(name: str, candidates: list[str]) -> list[str]:
+    """Up to three: those that begin alike come first, for `rtx 4090 ti` means rtx-4090 before rtx-4070-ti."""
+
+    def squeezed(text: str) -> str:
+        return "".join(char for char in text.lower() if char.isalnum())
+
+    wanted = squeezed(name)
+    shared = {known: _shared_length(wanted, squeezed(known)) for known in candidates}
+    longest = max(shared.values(), default=0)
+    alike = [known for known in candidates if shared[known] == longest >= max(2, len(wanted) // 2)]
+    close = get_close_matches(name.lower(), candidates, n=3, cutoff=0.4)
+    return list(dict.fromkeys([*alike[:2], *close]))[:3]
+
+
+def _shared_length(one: str, other: str) -> int:
+    """How many leading characters agree."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
 class UnknownName(InvalidInput):
     """A name that no catalogue or enumeration holds; the message names the nearest ones."""
 
@@ -82,10 +105,11 @@ class UnknownName(InvalidInput):
     @classmethod
     def among(cls, kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownName:
         """The error for `name`, with up to three near names out of `known` and a closing hint."""
-        candidates = list(known)
-        near = get_close_matches(name.lower(), candidates, n=3, cutoff=0.4)
+        candidates = sorted(known)
+        near = _nearest(name, candidates)
+        more = f" and {len(candidates) - _LISTED} more" if len(candidates) > _LISTED else ""
         expected = (
-            f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(candidates)[:12])}."
+            f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(candidates[:_LISTED])}{more}."
         )
         message = f"unknown {kind} {name!r}: {expected}" + (f" {hint}" if hint else "")
         return cls(message, kind=kind, name=name, near=",".join(near))
