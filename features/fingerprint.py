@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 
 from predictor.features.graph import Attribute, Graph, Node
 
-_MODULUS = 1 << 256
+_SIZE = 32
+_MODULUS = 1 << 8 * _SIZE
+_ABSENT = b"-"
 _VERSION = "perfcast.graph/1"
 
 
@@ -28,54 +31,53 @@ def fingerprint(graph: Graph) -> str:
 
 def _digest_of(graph: Graph, outer: Mapping[str, bytes] | None = None) -> bytes:
     """The digest; `outer` holds those of enclosing values that a body reads."""
-    forward = _leaves(graph, outer or {})
-    signatures: list[bytes] = []
+    types = {name: f"{value.dtype.name}{value.shape}".encode() for name, value in graph.values.items()}
+    forward = _leaves(graph, types, outer or {})
+    digests: list[bytes] = []
     for node in graph.nodes:
-        signature = _signature(graph, node, forward)
-        read = b"".join(forward.get(name, b"-") for name in node.inputs)
-        signatures.append(_hash(signature, read))
+        read = b"".join(forward.get(name, _ABSENT) for name in node.inputs)
+        digest = _hash(_signature(node, types, forward), read)
+        digests.append(digest)
         for position, name in enumerate(node.outputs):
-            forward[name] = _hash(signatures[-1], _type(graph, name), position.to_bytes(4, "big"))
+            forward[name] = digest + position.to_bytes(4, "big")
     futures: dict[str, int] = {}
     for position, name in enumerate(graph.outputs):
-        _add(futures, name, _hash(b"output", position.to_bytes(4, "big")))
-    combined: list[bytes] = [b""] * len(graph.nodes)
-    for index in range(len(graph.nodes) - 1, -1, -1):
-        node = graph.nodes[index]
-        future = b"".join(futures.get(name, 0).to_bytes(32, "big") for name in node.outputs)
-        combined[index] = _hash(signatures[index], future)
+        _add(futures, name, _OUTPUT, position)
+    total = 0
+    for node, digest in zip(reversed(graph.nodes), reversed(digests), strict=True):
+        future = b"".join(futures.get(name, 0).to_bytes(_SIZE, "big") for name in node.outputs)
+        combined = _number(_hash(digest, future))
+        total += combined
         for position, name in enumerate(node.inputs):
             if name:
-                _add(futures, name, _hash(combined[index], position.to_bytes(4, "big")))
-    leaves = dict.fromkeys((*graph.inputs, *sorted(graph.parameters | graph.buffers)))
-    total = sum(_number(_hash(forward[name], futures.get(name, 0).to_bytes(32, "big"))) for name in leaves)
-    total += sum(map(_number, combined))
+                _add(futures, name, combined, position)
+    for name in (*graph.inputs, *graph.parameters, *graph.buffers):
+        total += _number(_hash(forward[name], futures.get(name, 0).to_bytes(_SIZE, "big")))
     domains = {node.domain for node in graph.nodes}
     opsets = sorted((domain, version) for domain, version in graph.opsets.items() if domain in domains)
-    ends = b"".join(forward.get(name, b"-") for name in graph.outputs)
+    ends = b"".join(forward.get(name, _ABSENT) for name in graph.outputs)
     header = repr((_VERSION, graph.batch, len(graph.nodes), opsets)).encode()
-    return _hash(header, ends, (total % _MODULUS).to_bytes(32, "big"))
+    return _hash(header, ends, (total % _MODULUS).to_bytes(_SIZE, "big"))
 
 
-def _leaves(graph: Graph, outer: Mapping[str, bytes]) -> dict[str, bytes]:
+def _leaves(graph: Graph, types: Mapping[str, bytes], outer: Mapping[str, bytes]) -> dict[str, bytes]:
     digests = dict(outer)
     for position, name in enumerate(graph.inputs):
-        digests[name] = _hash(b"input", _type(graph, name), position.to_bytes(4, "big"))
+        digests[name] = _hash(b"input", types.get(name, b"?"), position.to_bytes(4, "big"))
     for name in graph.parameters:
-        digests[name] = _hash(b"parameter", _type(graph, name))
+        digests[name] = _hash(b"parameter", types.get(name, b"?"))
     for name in graph.buffers:
         contents = graph.constants.get(name)
-        digests[name] = _hash(b"buffer", _type(graph, name), repr(contents).encode())
+        digests[name] = _hash(b"buffer", types.get(name, b"?"), repr(contents).encode())
     return digests
 
 
-def _signature(graph: Graph, node: Node, forward: Mapping[str, bytes]) -> bytes:
-    attributes = sorted(node.attributes.items(), key=lambda item: item[0])
+def _signature(node: Node, types: Mapping[str, bytes], forward: Mapping[str, bytes]) -> bytes:
     parts = [repr((node.domain, node.op_type, len(node.inputs), len(node.outputs))).encode()]
-    for name, value in attributes:
+    for name in sorted(node.attributes):
         parts.append(name.encode())
-        parts.append(_attribute(value, forward))
-    parts.extend(_type(graph, name) for name in node.outputs)
+        parts.append(_attribute(node.attributes[name], forward))
+    parts.extend(types.get(name, b"?") for name in node.outputs)
     return b"\0".join(parts)
 
 
@@ -83,13 +85,15 @@ def _attribute(value: Attribute, forward: Mapping[str, bytes]) -> bytes:
     return _digest_of(value, forward) if isinstance(value, Graph) else repr(value).encode()
 
 
-def _type(graph: Graph, name: str) -> bytes:
-    value = graph.values.get(name)
-    return b"?" if value is None else f"{value.dtype.name}{value.shape}".encode()
+def _add(sums: dict[str, int], name: str, use: int, position: int) -> None:
+    """Adds one use to a value's future: a sum forgets the order of uses, the factor keeps the place."""
+    sums[name] = (sums.get(name, 0) + use * _factor(position)) % _MODULUS
 
 
-def _add(sums: dict[str, int], name: str, digest: bytes) -> None:
-    sums[name] = (sums.get(name, 0) + _number(digest)) % _MODULUS
+@lru_cache(maxsize=1024)
+def _factor(position: int) -> int:
+    """A fixed odd number per position: multiplying by it loses nothing."""
+    return _number(_hash(b"position", position.to_bytes(4, "big"))) | 1
 
 
 def _number(digest: bytes) -> int:
@@ -97,8 +101,8 @@ def _number(digest: bytes) -> int:
 
 
 def _hash(*parts: bytes) -> bytes:
-    state = hashlib.sha256()
-    for part in parts:
-        state.update(len(part).to_bytes(4, "big"))
-        state.update(part)
-    return state.digest()
+    lengths = b"".join(len(part).to_bytes(4, "big") for part in parts)
+    return hashlib.sha256(lengths + b"".join(parts)).digest()
+
+
+_OUTPUT = _number(_hash(b"output"))

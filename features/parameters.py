@@ -33,13 +33,15 @@ def _is_trained(graph: Graph, name: str) -> bool:
     value = graph.values.get(name)
     if value is None or not value.dtype.is_float or value.elements <= 1 or name in graph.constants:
         return False
-    uses = [
-        (graph.nodes[index], position)
-        for index in graph.consumers.get(name, ())
-        for position, read in enumerate(graph.nodes[index].inputs)
-        if read == name
-    ]
-    return not uses or not all(_is_fixed(graph, node, position) for node, position in uses)
+    used = False
+    for index in graph.consumers.get(name, ()):
+        node = graph.nodes[index]
+        for position, read in enumerate(node.inputs):
+            if read == name:
+                used = True
+                if not _is_fixed(graph, node, position):
+                    return True
+    return not used
 
 
 def _is_fixed(graph: Graph, node: Node, position: int) -> bool:

@@ -7,14 +7,14 @@ inference over the whole model (which sees into bodies), what the file declares,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, shape_inference
+from onnx import GraphProto, ModelProto, shape_inference
 
 from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.attributes import elem_type_of, read_attributes, tensor_contents
@@ -113,7 +113,8 @@ class _Walk:
         if domain == "" and self.fold(call, attributes, version):
             return
         try:
-            found = infer_outputs(node, version, self.types, self.contents) or {}
+            key = _hashable(attributes, call)
+            found = infer_outputs(node, version, self.types, self.contents, key) or {}
         except NodeTypeError as error:
             raise self.contradiction(call, str(error)) from None
         for position, name in enumerate(call.outputs):
@@ -237,6 +238,16 @@ class _Walk:
             field="batch",
             node=call.node.name,
         )
+
+
+def _hashable(attributes: Mapping[str, Any], call: Call) -> Hashable | None:
+    """The attributes as a key; None where they hold more than numbers and text (tensors, bodies)."""
+    if len(attributes) < len(call.node.attribute):
+        return None
+    for value in attributes.values():
+        if isinstance(value, np.ndarray | GraphProto):
+            return None
+    return tuple(attributes.items())
 
 
 def _merge(known: TensorType, other: TensorType) -> TensorType:
