@@ -136,9 +136,12 @@ def _channel_rows(op: OpView) -> Rows:
 
 @WORK_RULES.register("", "BatchNormalization")
 def batch_norm(op: OpView) -> tuple[OpWork, ...]:
-    """Training: statistics per channel over the batch. Inference: one scale and shift per channel."""
+    """Training: statistics per channel over the batch. Inference: one scale and shift per channel.
+
+    A node in training mode takes its statistics in inference too (weight standardisation).
+    """
     rows = _channel_rows(op)
-    if not op.training:
+    if not op.training and not op.integer("training_mode"):
         return (
             row_work(
                 op,
