@@ -209,6 +209,12 @@ class MemoryModel:
         booster.set_param({"nthread": 1})
         return cls(trained.params, booster)
 
+    def device_peaks(self, features: FloatArray, base_bytes: FloatArray) -> FloatArray:
+        """(n,) peaks of training jobs on one device, from `memory_features` rows and reserved bytes."""
+        correction = self._booster.inplace_predict(features.astype(np.float32)).astype(np.float64)
+        peaks: FloatArray = self.context_bytes + base_bytes * np.exp(correction)
+        return peaks
+
     def predict(self, program: Program, device: DeviceSpec, replicas: int = 1) -> MemoryEstimate:
         """Peak of one device when `replicas` of them share the global batch (`program` is one replica's).
 
@@ -218,8 +224,10 @@ class MemoryModel:
         memory = program.memory
         training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
         row = memory_features(program)
-        correction = self._correction(row) if training else 0.0
-        reserved = memory.workspace_reserved_bytes * exp(correction)
+        reserved = float(memory.workspace_reserved_bytes)
+        if training:
+            peaks = self.device_peaks(row[None, :], np.array([reserved]))
+            reserved = float(peaks[0]) - self.context_bytes
         buffers = self._communication_bytes(program, replicas)
         value = self.context_bytes + buffers + reserved
         known = training and is_known(device, self._devices)
@@ -232,9 +240,6 @@ class MemoryModel:
             breakdown_bytes=self._lines(program, reserved, buffers),
             out_of_range=outside or not training,
         )
-
-    def _correction(self, row: FloatArray) -> float:
-        return float(self._booster.inplace_predict(row[None, :].astype(np.float32))[0])
 
     def _communication_bytes(self, program: Program, replicas: int) -> float:
         """The flat copy of all gradients that torch DDP keeps in buckets, and the communicator's buffers."""

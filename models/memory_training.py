@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import InvalidData
+from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
 from predictor.models.calibration import COVERAGE, conformal_quantile
-from predictor.models.memory import BOOSTER, FEATURES
+from predictor.models.device_identity import device_numbers
+from predictor.models.memory import BOOSTER, FEATURES, MemoryModel
 from predictor.units import MIB
 
 if TYPE_CHECKING:
@@ -96,34 +98,38 @@ def memory_rows(table: pl.DataFrame) -> MemoryRows:
     )
 
 
-def train_memory(rows: MemoryRows) -> TrainedModel:
-    """Trains, and calibrates on families held out of training. Same rows, same bytes."""
-    context = fit_context(rows)
+def train_memory(rows: MemoryRows, *, calibrate: bool = True) -> TrainedModel:
+    """Trains, and calibrates on families held out of training. Same rows, same bytes.
+
+    `calibrate=False` skips the held-out trainings; the spreads are then no spreads.
+    """
+    trained = _fit(rows)
+    if not calibrate:
+        return trained
     residuals = np.concatenate(
         [
-            np.log(
-                rows.measured_bytes[held]
-                / _predict(_fit(rows.take(~held), context), rows.take(held), context)
-            )
-            for held in group_folds(rows.group, FOLDS)
+            log_errors(MemoryModel.from_trained(_fit(rows.take(~held))), rows.take(held))
+            for held in folds(rows)
         ]
     )
     spread = conformal_quantile(residuals, COVERAGE)
-    booster = _fit(rows, context)
-    return TrainedModel(
-        boosters={BOOSTER: bytes(booster.save_raw("ubj"))},
-        params={
-            "context_bytes": context,
-            "feature_low": [float(x) for x in rows.features.min(axis=0)],
-            "feature_high": [float(x) for x in rows.features.max(axis=0)],
-            "devices": [list(numbers) for numbers in sorted({tuple(n) for n in rows.device_numbers.tolist()})],
-            "log_spread": {"known_device": spread, "new_device": spread * _NEW_DEVICE_FACTOR},
-            "features": list(FEATURES),
-            "row_count": len(rows),
-            "group_count": len(set(rows.group.tolist())),
-            "held_out_mean_error": float(np.abs(np.expm1(-residuals)).mean()),
-        },
-    )
+    params = {
+        **trained.params,
+        "log_spread": {"known_device": spread, "new_device": spread * _NEW_DEVICE_FACTOR},
+        "held_out_mean_error": float(np.abs(np.expm1(-residuals)).mean()),
+    }
+    return TrainedModel(trained.boosters, params)
+
+
+def log_errors(model: MemoryModel, rows: MemoryRows) -> FloatArray:
+    """(n,) log(measured / predicted) of the device peak."""
+    errors: FloatArray = np.log(rows.measured_bytes / model.device_peaks(rows.features, rows.base_bytes))
+    return errors
+
+
+def folds(rows: MemoryRows) -> Iterator[NDArray[np.bool_]]:
+    """Masks of held-out rows: FOLDS sets of whole families."""
+    return group_folds(rows.group, FOLDS)
 
 
 def fit_context(rows: MemoryRows) -> float:
@@ -155,19 +161,27 @@ def group_folds(group: NDArray[np.str_], folds: int) -> Iterator[NDArray[np.bool
         yield assigned == fold
 
 
-def _fit(rows: MemoryRows, context: float):  # type: ignore[no-untyped-def]  # xgboost has no types
+def _fit(rows: MemoryRows) -> TrainedModel:
     import xgboost
 
+    context = fit_context(rows)
     target = np.log(np.maximum(rows.measured_bytes - context, 16 * MIB) / rows.base_bytes)
     weight = np.square(np.clip((rows.measured_bytes - context) / rows.measured_bytes, 0.02, 1.0))
     # Every family counts by the root of its size: large ones know more, but must not be all there is.
     _, inverse, counts = np.unique(rows.group, return_inverse=True, return_counts=True)
     weight = weight / np.sqrt(counts[inverse])
     matrix = xgboost.DMatrix(rows.features.astype(np.float32), label=target, weight=weight / weight.mean())
-    return xgboost.train(PARAMETERS, matrix, num_boost_round=ROUNDS)
-
-
-def _predict(booster, rows: MemoryRows, context: float) -> FloatArray:  # type: ignore[no-untyped-def]
-    correction = booster.inplace_predict(rows.features.astype(np.float32)).astype(np.float64)
-    predicted: FloatArray = context + rows.base_bytes * np.exp(correction)
-    return predicted
+    booster = xgboost.train(PARAMETERS, matrix, num_boost_round=ROUNDS)
+    return TrainedModel(
+        boosters={BOOSTER: bytes(booster.save_raw("ubj"))},
+        params={
+            "context_bytes": context,
+            "feature_low": [float(x) for x in rows.features.min(axis=0)],
+            "feature_high": [float(x) for x in rows.features.max(axis=0)],
+            "devices": [device_numbers(find_device(name)) for name in sorted(set(rows.device.tolist()))],
+            "log_spread": {"known_device": 1.0, "new_device": 1.0},
+            "features": list(FEATURES),
+            "row_count": len(rows),
+            "group_count": len(set(rows.group.tolist())),
+        },
+    )

@@ -79,7 +79,11 @@ def build_corpus(
     )
     index = {entry.source: {"rows": entry.rows, "sha256": entry.sha256} for entry in [*kept, *entries]}
     text = json.dumps({"schema": SCHEMA_VERSION, "sources": index}, indent=1, sort_keys=True) + "\n"
-    _write_whole(out / INDEX_NAME, lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(out / INDEX_NAME, lambda path: path.write_text(text, encoding="utf-8"))
+    if "gpumemnet" in names:
+        from predictor.models.corpus.memory_features import write_memory_features
+
+        write_memory_features(folder, out, progress=progress)
     return tuple(entries)
 
 
@@ -113,7 +117,7 @@ def _build(source: Source, root: Path, out: Path) -> CorpusEntry:
     folder = source.verify(root)
     reader = import_module(f"predictor.models.corpus.{source.reader}")
     frame = conform(reader.read(folder), source.id)
-    _write_whole(out / f"{source.id}.parquet", lambda path: frame.write_parquet(path, compression="zstd"))
+    write_whole(out / f"{source.id}.parquet", lambda path: frame.write_parquet(path, compression="zstd"))
     return CorpusEntry(source.id, frame.height, _rows_sha256(frame))
 
 
@@ -122,7 +126,8 @@ def _rows_sha256(frame: pl.DataFrame) -> str:
     return hashlib.sha256(frame.write_csv(float_scientific=True).encode()).hexdigest()
 
 
-def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Runs `write` on a path beside `path` and moves the result there. Raises OutputNotWritable."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.errors import InvalidData, PerfcastError
-from predictor.models.corpus.build import Progress, silent
+from predictor.models.corpus.build import Progress, read_source, silent, write_whole
 from predictor.models.memory import FEATURES, memory_features
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
@@ -88,6 +88,21 @@ def graph_files(folder: Path) -> Mapping[str, Path]:
 def _default_size(model: str, sizes: Mapping[int, Path]) -> int:
     wanted = DEFAULT_SIZES.get(model, 0)
     return wanted if wanted in sizes else min(sizes)
+
+
+def write_memory_features(
+    root: Path, corpus: Path, *, workers: int = 2, progress: Progress = silent
+) -> MemoryTable:
+    """Builds the table and writes `corpus`/memory_features.parquet.
+
+    Reads the corpus' gpumemnet rows and the graphs in `root`/timm_onnx. Raises InvalidData when either is
+    absent, OutputNotWritable when the file cannot be written.
+    """
+    table = memory_table(
+        read_source(corpus, "gpumemnet"), root / GRAPH_FOLDER, workers=workers, progress=progress
+    )
+    write_whole(corpus / f"{TABLE}.parquet", lambda path: table.frame.write_parquet(path, compression="zstd"))
+    return table
 
 
 def memory_table(
