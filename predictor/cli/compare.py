@@ -31,6 +31,7 @@ def compare(
     bundle: opt.BundleOption = None,
     server: opt.ServerOption = None,
     token: opt.TokenOption = None,
+    tls_ca: opt.TlsOption = None,
     timeout: opt.TimeoutOption = 30.0,
     output: opt.OutputOption = Output.TABLE,
 ) -> None:
@@ -61,7 +62,7 @@ def compare(
         )
         for one_device, one_precision, one_batch in product(device, precision, batches)
     ]
-    with opt.open_predictor(bundle, server, token, timeout) as predictor:
+    with opt.open_predictor(bundle, server, token, tls_ca, timeout) as predictor:
         answers = predictor.predict_many(requests)
     errors = [answer for answer in answers if isinstance(answer, PerfcastError)]
     if len(errors) == len(answers):

@@ -28,6 +28,7 @@ def explain(
     bundle: opt.BundleOption = None,
     server: opt.ServerOption = None,
     token: opt.TokenOption = None,
+    tls_ca: opt.TlsOption = None,
     timeout: opt.TimeoutOption = 30.0,
     output: opt.OutputOption = Output.TABLE,
 ) -> None:
@@ -51,7 +52,7 @@ def explain(
         power_limit_w=power_limit,
         strict=strict,
     )
-    with opt.open_predictor(bundle, server, token, timeout) as predictor:
+    with opt.open_predictor(bundle, server, token, tls_ca, timeout) as predictor:
         explanation = predictor.explain(request)
     if output is Output.JSON:
         write_json(explanation_to_json(explanation))

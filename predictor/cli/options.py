@@ -97,6 +97,16 @@ TokenOption: TypeAlias = Annotated[
         "--token", envvar="PERFCAST_TOKEN", help="The server's bearer token.", rich_help_panel=_WHERE
     ),
 ]
+TlsOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="PEM",
+        envvar="PERFCAST_TLS_CA",
+        help="Authority of the server's certificate.",
+        rich_help_panel=_WHERE,
+    ),
+]
 TimeoutOption: TypeAlias = Annotated[
     float,
     typer.Option("--timeout", metavar="S", help="Deadline of a server's answer.", rich_help_panel=_WHERE),
@@ -111,7 +121,7 @@ OutFile: TypeAlias = Annotated[
 
 @contextmanager
 def open_predictor(
-    bundle: Path | None, server: str | None, token: str | None, timeout_s: float
+    bundle: Path | None, server: str | None, token: str | None, tls_ca: Path | None, timeout_s: float
 ) -> Iterator[Forecaster]:
     """The predictor to ask: in process, or the server's. Raises InvalidBundle, or a usage error for both."""
     if server is None:
@@ -123,8 +133,18 @@ def open_predictor(
         raise typer.BadParameter("a server has its own bundle: give --bundle or --server, not both")
     from predictor.client import RemotePredictor
 
-    with RemotePredictor(server, timeout_s=timeout_s, token=token) as remote:
+    root = _read_pem(tls_ca) if tls_ca is not None else None
+    with RemotePredictor(server, timeout_s=timeout_s, token=token, root_certificate=root) as remote:
         yield remote
+
+
+def _read_pem(path: Path) -> bytes:
+    from predictor.errors import InvalidInput
+
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}; expected a PEM certificate", path=path) from None
 
 
 def read_model(model: str) -> str | bytes:

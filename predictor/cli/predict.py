@@ -24,6 +24,7 @@ def predict(
     bundle: opt.BundleOption = None,
     server: opt.ServerOption = None,
     token: opt.TokenOption = None,
+    tls_ca: opt.TlsOption = None,
     timeout: opt.TimeoutOption = 30.0,
     output: opt.OutputOption = Output.TABLE,
     out: opt.OutFile = None,
@@ -50,7 +51,7 @@ def predict(
         power_limit_w=power_limit,
         strict=strict,
     )
-    with opt.open_predictor(bundle, server, token, timeout) as predictor:
+    with opt.open_predictor(bundle, server, token, tls_ca, timeout) as predictor:
         answer = predictor.predict(request)
     if out is not None:
         write_json(prediction_to_json(answer), out)

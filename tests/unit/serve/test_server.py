@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -320,6 +323,24 @@ def test_tokens(predictor: Moody) -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 list(PredictionServiceStub(channel).StreamPredict(iter(())))
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_tls(predictor: Moody, tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("makes its certificate with openssl, which is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    make = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([openssl, *make, *files], check=True, capture_output=True)
+    settings = _settings(host="localhost", tls_certificate=str(certificate), tls_key=str(key))
+    request = PredictionRequest(MODEL, "a100-pcie-40gb")
+    with build_server(predictor, settings) as running:
+        with RemotePredictor(running.address, root_certificate=certificate.read_bytes()) as client:
+            assert client.predict(request).schema == "perfcast.prediction/1"
+        with RemotePredictor(running.address, attempts=1) as client, pytest.raises(Unavailable):
+            client.predict(request)
 
 
 def test_access_log_is_one_json_line_a_call(
