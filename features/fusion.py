@@ -41,7 +41,7 @@ from predictor.features.draft import Draft
 from predictor.features.graph import Graph
 from predictor.features.grouping import group_pointwise
 from predictor.features.layout import make_copies_explicit
-from predictor.features.patterns import spellings
+from predictor.features.patterns import Candidates
 from predictor.features.patterns.language import Matcher
 from predictor.features.simplify import drop_host_arithmetic, drop_no_ops
 from predictor.types import Runtime
@@ -69,11 +69,12 @@ def recognise(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
 
 def _replace_blocks(draft: Draft, runtime: Runtime) -> None:
     """Tries every spelling at every node, last node first: a block's longest form has the latest root."""
+    candidates = Candidates(runtime, frozenset(node.op_type for node in draft.graph.nodes))
     for index in range(len(draft.slots) - 1, -1, -1):
         for root in draft.slots[index]:
             if root.domain:
                 continue
-            for spelling, rule in spellings(runtime, root.op_type, draft.producer_types(root)):
+            for spelling, rule in candidates.at(root.op_type, draft.producer_types(root)):
                 found = Matcher(draft).match(spelling, root)
                 nodes = rule.build(found[0]) if found else None
                 if found and nodes:

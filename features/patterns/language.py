@@ -118,6 +118,15 @@ def may_match(pattern: Call, producers: tuple[str, ...]) -> bool:
     )
 
 
+def required_op_types(pattern: Pattern) -> frozenset[str]:
+    """Op types without which the pattern cannot occur; alternatives and optional ops are not among them."""
+    if isinstance(pattern, Leaf):
+        return frozenset()
+    own = pattern.op_types if len(pattern.op_types) == 1 and not pattern.optional else frozenset[str]()
+    parts = pattern.arguments[:1] if pattern.optional else pattern.arguments
+    return own.union(*(required_op_types(part) for part in parts))
+
+
 def _may_produce(part: Pattern, op_type: str) -> bool:
     if isinstance(part, Leaf):
         return True
