@@ -36,12 +36,14 @@ class BackwardPass:
         self._needs_gradient = needs_gradient
         self._additions: dict[str, OpWork] = {}
         self._steps: dict[int, BackwardStep] = {}
+        self.seeds: frozenset[str] = frozenset()
         self.ready: dict[str, int] = {}
         """Index of the op that completes each parameter's gradient."""
 
     def run(self, ops: list[OpInstance]) -> None:
         """Appends the backward ops to `ops`."""
         arrived = self._seed(ops)
+        self.seeds = frozenset(arrived)
         for index in range(len(self._nodes) - 1, -1, -1):
             node, found = self._nodes[index], self._evaluated[index]
             backward = found.backward

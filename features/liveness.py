@@ -72,15 +72,24 @@ class OptimizerMemory:
 
 
 def memory_work(
-    graph: Graph, steps: Sequence[MemoryStep], *, training: bool, optimizer: OptimizerMemory | None = None
+    graph: Graph,
+    steps: Sequence[MemoryStep],
+    *,
+    training: bool,
+    seeds: frozenset[str] = frozenset(),
+    optimizer: OptimizerMemory | None = None,
 ) -> MemoryWork:
     """Persistent bytes, and what is alive at the peak of one iteration.
 
     Steps 0..F-1 are the nodes forward, then in training F..2F-1 backward in reverse order, then the optimizer
     step.
+
+    Args:
+        seeds: outputs whose gradient the loss makes between the passes.
+        optimizer: what the step keeps and takes.
     """
     values, optimizer = graph.values, optimizer or OptimizerMemory()
-    lifetimes = _Sweep(graph, steps, training).lifetimes()
+    lifetimes = _Sweep(graph, steps, training, seeds).lifetimes()
     length = 2 * len(steps) + 1 if training else max(1, len(steps))
     if optimizer.temporary_bytes:
         lifetimes.append(Lifetime(Line.TRANSIENT, optimizer.temporary_bytes, length - 1, length - 1))
@@ -110,6 +119,7 @@ def memory_work(
         input_bytes=sum(inputs),
         activation_bytes=saved_bytes,
         transient_bytes=transient_bytes,
+        saved_bytes=sum(item.size_bytes for item in lifetimes if item.line is Line.SAVED),
         live_peak_bytes=sum(held)
         + sum(inputs)
         + state_bytes
@@ -206,8 +216,11 @@ def _by_step(steps: Iterable[int]) -> dict[int, list[int]]:
 class _Sweep:
     """Finds storages and their lifetimes."""
 
-    def __init__(self, graph: Graph, steps: Sequence[MemoryStep], training: bool) -> None:
+    def __init__(
+        self, graph: Graph, steps: Sequence[MemoryStep], training: bool, seeds: frozenset[str]
+    ) -> None:
         self._graph = graph
+        self._seeds = seeds
         self._steps = steps
         self._training = training
         self._base: dict[str, str] = {}
@@ -280,7 +293,7 @@ class _Sweep:
             for name in step.writes:
                 if not name:
                     continue
-                if name not in storage and name in self._graph.outputs:
+                if name not in storage and name in self._seeds:
                     # Seeded by the loss, which stands between forward and backward.
                     storage[name] = name
                     spans[name] = [count, now]

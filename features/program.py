@@ -111,6 +111,7 @@ def program_of(
         graph,
         backward.memory_steps(weights if precision is Precision.AMP else frozenset()),
         training=training,
+        seeds=backward.seeds,
         optimizer=optimizer_memory(trained, optimizer, runtime),
     )
     return Program(

@@ -171,6 +171,7 @@ class MemoryWork:
         input_bytes: the batch itself.
         activation_bytes: at the peak, tensors saved for backward (training) or alive (inference).
         transient_bytes: at the peak, everything else alive: temporaries, gradients of activations.
+        saved_bytes: all that the forward pass leaves for backward, whenever it is freed; 0 in inference.
         live_peak_bytes: most bytes alive at once over the whole iteration, persistent tensors included.
         reserved_bytes: what a caching allocator holds after two iterations, kernels' workspace left out.
         workspace_reserved_bytes: the same when each convolution also takes workspace of its operands' size.
@@ -188,6 +189,7 @@ class MemoryWork:
     reserved_bytes: int = 0
     workspace_reserved_bytes: int = 0
     large_workspace_reserved_bytes: int = 0
+    saved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ the output's shape. A bias is a second, elementwise kernel, as frameworks run it
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from predictor.features.dtype import Compute
@@ -56,32 +57,21 @@ def _kind(shape: Convolution) -> str:
     return "depthwise_conv" if shape.groups == shape.in_channels else "grouped_conv"
 
 
-def _convolve(
+def convolve(
     op: OpView,
     shape: Convolution,
     compute: Compute,
-    pass_name: str,
     reads: tuple[Value, ...],
     write: Value,
+    pass_name: str = FORWARD,
 ) -> OpWork:
+    """The OpWork of one pass."""
     return OpWork(
         family=Family.CONVOLUTION,
         kind=_kind(shape),
         phase=Phase.FORWARD if pass_name == FORWARD else Phase.BACKWARD,
         compute=compute,
-        shape=Convolution(
-            samples=shape.samples,
-            in_channels=shape.in_channels,
-            out_channels=shape.out_channels,
-            groups=shape.groups,
-            in_spatial=shape.in_spatial,
-            out_spatial=shape.out_spatial,
-            kernel=shape.kernel,
-            strides=shape.strides,
-            dilations=shape.dilations,
-            pass_name=pass_name,
-            transposed=shape.transposed,
-        ),
+        shape=replace(shape, pass_name=pass_name),
         element_bits=element_bits([*reads, write]),
         matrix_flops=conv_flops(shape),
         vector_flops=0,
@@ -96,7 +86,7 @@ def conv(op: OpView) -> tuple[OpWork, ...]:
     """The convolution, and the bias added in place."""
     data, weight, out, bias = op.input(0), op.input(1), op.output(), op.optional(2)
     shape = geometry(op, data, weight, out)
-    main = _convolve(op, shape, op.matrix_compute(0, 1), FORWARD, (data, weight), out)
+    main = convolve(op, shape, op.matrix_compute(0, 1), (data, weight), out)
     if bias is None or op.integer("perfcast_fused_bias"):
         return (main,)
     return main, pointwise(op, "bias", 1, reads=(out, bias), writes=(out,))
@@ -110,10 +100,10 @@ def conv_backward(op: OpView) -> Backward:
     works: list[OpWork] = []
     saves: list[str] = []
     if op.wants_gradient(0):
-        works.append(_convolve(op, shape, compute, DATA_GRADIENT, (out, weight), data))
+        works.append(convolve(op, shape, compute, (out, weight), data, DATA_GRADIENT))
         saves.append(weight.name)
     if op.wants_gradient(1):
-        works.append(_convolve(op, shape, compute, WEIGHT_GRADIENT, (out, data), weight))
+        works.append(convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT))
         saves.append(data.name)
     if op.wants_gradient(2):
         bias = op.input(2)
@@ -129,7 +119,7 @@ def conv_integer(op: OpView) -> tuple[OpWork, ...]:
     """INT8 convolution with INT32 result."""
     data, weight, out = op.input(0), op.input(1), op.output()
     shape = geometry(op, data, weight, out)
-    return (_convolve(op, shape, Compute.INT8, FORWARD, (data, weight), out),)
+    return (convolve(op, shape, Compute.INT8, (data, weight), out),)
 
 
 @WORK_RULES.register("", "QLinearConv")
@@ -137,4 +127,4 @@ def conv_quantised(op: OpView) -> tuple[OpWork, ...]:
     """INT8 convolution; inputs are (x, scale, zero, w, scale, zero, y scale, y zero[, bias])."""
     data, weight, out = op.input(0), op.input(3), op.output()
     shape = geometry(op, data, weight, out)
-    return (_convolve(op, shape, Compute.INT8, FORWARD, (data, weight), out),)
+    return (convolve(op, shape, Compute.INT8, (data, weight), out),)

@@ -61,6 +61,7 @@ _MOVES = {
     "ReverseSequence": "flip",
     "Trilu": "tril",
     "Compress": "compress",
+    "CenterCropPad": "pad",
 }
 
 

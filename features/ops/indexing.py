@@ -81,6 +81,38 @@ def scatter_backward(op: OpView) -> Backward:
     return Backward(tuple(works), (indices.name,))
 
 
+@WORK_RULES.register("", "MaxUnpool", "Col2Im")
+def scatter_onto_zeros(op: OpView) -> tuple[OpWork, ...]:
+    """Zeros, then every input element added at its place."""
+    data, out = op.input(0), op.output()
+    flops = data.elements if op.op_type == "Col2Im" else 0
+    written = Value("written", data.shape, data.dtype)
+    reads = op.present_inputs if op.op_type == "MaxUnpool" else (data,)
+    return (
+        copy(op, "fill", reads=(), writes=(out,)),
+        work(
+            op,
+            Family.GATHER,
+            "scatter",
+            Elements(data.elements),
+            reads=reads,
+            writes=(written,),
+            flops=flops,
+        ),
+    )
+
+
+@BACKWARD_RULES.register("", "MaxUnpool", "Col2Im")
+def scatter_onto_zeros_backward(op: OpView) -> Backward:
+    """The gradient gathered from the same places."""
+    data = op.input(0)
+    picked = Value("picked", data.shape, data.dtype)
+    indices = op.present_inputs[1:2] if op.op_type == "MaxUnpool" else ()
+    reads = (picked, *indices)
+    item = copy(op, "gather", reads=reads, writes=(data,), phase=Phase.BACKWARD, family=Family.GATHER)
+    return Backward((item,), tuple(value.name for value in indices))
+
+
 @WORK_RULES.register("", "OneHot")
 def one_hot(op: OpView) -> tuple[OpWork, ...]:
     """Zeros and ones."""

@@ -1,4 +1,4 @@
-"""Programs: order, gradient paths, accumulation, when gradients are ready, strictness, speed-independent facts."""
+"""Programs: order, gradient paths, accumulation, when gradients are ready, strictness."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_weight_only_nodes_run_just_before_their_reader() -> None:
     assert forward == ["Cast", "MatMul", "Cast", "MatMul"]
     # The last layer's gradient is ready before the first layer's backward starts.
     assert [item.parameter for item in program.gradients] == ["w2", "w1"]
-    assert [op.work.parameter_bytes for op in program.ops if op.op_type == "MatMul"][0] == 2 * 64
+    first = next(op for op in program.ops if op.op_type == "MatMul")
+    assert first.work.parameter_bytes == 2 * 64
 
 
 def test_batch_norm_and_dropout_follow_the_mode() -> None:
@@ -170,7 +171,7 @@ def test_strict_lists_all_unknown_ops_at_once() -> None:
 def test_strict_lists_missing_gradients() -> None:
     rules = BACKWARD_RULES.copy()
     rules._rules.pop(("", "Tanh"))
-    with pytest.raises(UnsupportedOp, match="gradient of ai.onnx::Tanh"):
+    with pytest.raises(UnsupportedOp, match=r"gradient of ai\.onnx::Tanh"):
         program_of(residual(), mode=Mode.TRAIN, strict=True, backward_rules=rules)
     program_of(residual(), mode=Mode.INFER, strict=True, backward_rules=rules)
 

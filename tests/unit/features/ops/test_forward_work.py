@@ -499,3 +499,35 @@ def test_shapes_and_constants_run_nothing_and_generators_write() -> None:
     assert work_of(view("Shape", [(4, 8)], [(2,)], output_dtypes={0: DType.INT64})) == ()
     assert work_of(view("Constant", [], [(8,)])) == ()
     check(only(view("RandomNormal", [], [(8,)])), read_bytes=0, write_bytes=32)
+
+
+def test_cross_entropy_is_a_log_softmax_and_a_sum() -> None:
+    op = view(
+        "SoftmaxCrossEntropyLoss",
+        [(6, 100), (6,)],
+        [()],
+        attributes={"reduction": "mean"},
+        input_dtypes={1: DType.INT64},
+    )
+    softmax, loss = work_of(op)
+    check(softmax, kind="log_softmax", shape=Rows(6, 100), read_bytes=2400, write_bytes=2400)
+    check(loss, family=Family.REDUCTION, read_bytes=24 + 48, write_bytes=4)
+
+
+def test_fourier_transforms() -> None:
+    dft = view("DFT", [(2, 16, 1)], [(2, 16, 2)], opset=17, attributes={"axis": 1})
+    check(only(dft), shape=Rows(2, 16), vector_flops=2 * 5 * 16 * 4, read_bytes=128, write_bytes=256)
+    stft = view("STFT", [(1, 64, 1), (), (16,)], [(1, 4, 9, 2)], input_dtypes={1: DType.INT64})
+    check(only(stft), shape=Rows(4, 16), vector_flops=4 * 5 * 16 * 4)
+
+
+def test_deformable_convolution_samples_then_multiplies() -> None:
+    op = view("DeformConv", [(1, 4, 8, 8), (6, 4, 3, 3), (1, 18, 8, 8)], [(1, 6, 8, 8)])
+    sample, product = work_of(op)
+    check(sample, family=Family.GATHER, write_bytes=4 * 4 * 9 * 64)
+    check(product, family=Family.CONVOLUTION, matrix_flops=2 * 6 * 64 * 4 * 9)
+
+
+def test_unpooling_writes_zeros_then_scatters() -> None:
+    op = view("MaxUnpool", [(1, 2, 4, 4), (1, 2, 4, 4)], [(1, 2, 8, 8)], input_dtypes={1: DType.INT64})
+    assert [work.kind for work in work_of(op)] == ["fill", "scatter"]
