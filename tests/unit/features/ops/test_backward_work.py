@@ -185,14 +185,19 @@ def test_where_and_max() -> None:
 
 def test_norms_keep_their_input_and_statistics() -> None:
     layer = backward_of(view("LayerNormalization", [(6, 8), (8,), (8,)], [(6, 8)], gradients=[0, 1, 2]))
-    (work,) = layer.works
-    assert work.read_bytes == 4 * (48 + 48 + 8) + 4 * 2 * 6
-    assert work.write_bytes == 4 * (48 + 8 + 8)
+    sums, data = layer.works
+    assert (sums.read_bytes, sums.write_bytes) == (4 * (48 + 48) + 4 * 2 * 6, 4 * 16)
+    assert (data.read_bytes, data.write_bytes) == (4 * (48 + 48 + 8) + 4 * 2 * 6, 4 * 48)
     assert layer.saved_extra_bytes == 4 * 2 * 6
     assert layer.saves == ("in0", "in1")
     shapes: list[Any] = [(4, 8, 5, 5), (8,), (8,), (8,), (8,)]
     batch = backward_of(view("BatchNormalization", shapes, [(4, 8, 5, 5)], gradients=[0, 1, 2]))
     assert batch.saved_extra_bytes == 4 * 2 * 8
+    frozen = backward_of(view("BatchNormalization", shapes, [(4, 8, 5, 5)], gradients=[0]))
+    assert kinds(batch) == kinds(frozen) == ["batch_norm_sums", "batch_norm"]
+    assert kinds(backward_of(view("LayerNormalization", [(6, 8), (8,)], [(6, 8)], gradients=[0]))) == [
+        "layer_norm"
+    ]
     rms = backward_of(view("RMSNormalization", [(6, 8), (8,)], [(6, 8)], opset=23, gradients=[0, 1]))
     assert rms.saved_extra_bytes == 4 * 6
 
