@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from predictor.features.evaluate_rules import Evaluated, actual_name
@@ -101,22 +100,12 @@ class BackwardPass:
                     passes=step.passes,
                     saves=step.saves,
                     extra_bytes=step.extra_bytes,
-                    workspace_bytes=_convolution_bytes(found.forward),
-                    backward_workspace_bytes=_convolution_bytes(
-                        found.backward.works if found.backward else ()
-                    ),
+                    workspace_bytes=found.workspace_bytes,
+                    backward_workspace_bytes=found.backward_workspace_bytes,
                     is_pinned=bool(cached_weights) and node.outputs[0] in cached_weights,
                 )
             )
         return steps
-
-
-def _convolution_bytes(works: Iterable[OpWork]) -> int:
-    """Operands of the largest convolution: libraries take workspace in proportion to them."""
-    return max(
-        (work.moved_bytes - work.parameter_bytes for work in works if work.family is Family.CONVOLUTION),
-        default=0,
-    )
 
 
 def _elementwise(kind: str, value: Value, flops: int, reads: int) -> OpWork:

@@ -6,7 +6,7 @@ gradient), so equal nodes of any names share one evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from predictor.errors import InvalidGraph
@@ -19,7 +19,7 @@ from predictor.features.rules import (
     unknown_backward,
     unknown_work,
 )
-from predictor.features.work import OpWork, Phase
+from predictor.features.work import Family, OpWork, Phase
 from predictor.registry import Registry
 from predictor.types import Precision
 
@@ -32,12 +32,15 @@ class Evaluated:
         forward: forward works.
         backward: what the gradient asks, None where no gradient passes.
         covered, backward_covered: False where the fallback answered.
+        workspace_bytes, backward_workspace_bytes: operands of the largest convolution in either direction.
     """
 
     forward: tuple[OpWork, ...]
     backward: Backward | None
     covered: bool
     backward_covered: bool
+    workspace_bytes: int
+    backward_workspace_bytes: int
 
 
 class RuleEvaluator:
@@ -120,6 +123,8 @@ class RuleEvaluator:
             backward=backward,
             covered=rule is not None,
             backward_covered=covered,
+            workspace_bytes=_convolution_bytes(forward),
+            backward_workspace_bytes=_convolution_bytes(backward.works if backward else ()),
         )
 
     def _view(self, node: Node, opset: int) -> OpView:
@@ -142,6 +147,14 @@ class RuleEvaluator:
             training=self._training,
             needs_gradient=frozenset(position[name] for name in node.inputs if name in self._needs_gradient),
         )
+
+
+def _convolution_bytes(works: Iterable[OpWork]) -> int:
+    """Operands of the largest convolution: libraries take workspace in proportion to them."""
+    return max(
+        (work.moved_bytes - work.parameter_bytes for work in works if work.family is Family.CONVOLUTION),
+        default=0,
+    )
 
 
 def actual_name(node: Node, positional: str) -> str:

@@ -7,8 +7,7 @@ gradient and the saved input.
 
 FLOPs per element: statistics 4 (mean 1, variance 3; 2 without a mean), normalise, scale and shift 4; backward
 sums 5 (normalised input 2, product, two sums), the input's gradient 8. Batch norm in inference is one
-multiply-add with
-precomputed numbers: 2.
+multiply-add with precomputed numbers: 2.
 """
 
 from __future__ import annotations
