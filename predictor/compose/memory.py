@@ -31,7 +31,7 @@ class MemoryCost:
 
 
 def usable_bytes(device: DeviceSpec) -> float:
-    """Capacity that context, tensors and buffers share: what the vendor's monitor shows, where it is stated."""
+    """Capacity that context, tensors and buffers share: the vendor's monitor's total where it is stated."""
     if device.reported_memory_bytes is not None:
         return device.reported_memory_bytes
     return device.memory_bytes - max(_RESERVED_FRACTION * device.memory_bytes, _RESERVED_BYTES)

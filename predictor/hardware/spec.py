@@ -24,8 +24,8 @@ class DeviceSpec:
 
     Attributes:
         id: slug with form factor and memory, e.g. `a100-pcie-40gb`.
-        matrix_flops_per_s: dense peak by compute type (`fp32`, `tf32`, `fp16`, `bf16`, `fp8`, `int8` ...), tensor
-            cores included where the device has them for that type.
+        matrix_flops_per_s: dense peak by compute type (`fp32`, `tf32`, `fp16`, `bf16`, `fp8`, `int8` ...),
+            tensor cores included where the device has them for that type.
         vector_flops_per_s: peak of the plain FP32 pipeline.
         memory_bytes: nameplate capacity. memory_bytes_per_s: peak bandwidth.
         core_count: SMs (NVIDIA), CUs (AMD), cores (CPU).

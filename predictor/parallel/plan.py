@@ -24,7 +24,9 @@ class Plan:
         if self.dp < 1:
             raise InvalidPlan(f"plan: dp is {self.dp}; expected at least 1 device", field="dp")
         if self.bucket_bytes < 1:
-            raise InvalidPlan(f"plan: bucket_bytes is {self.bucket_bytes}; expected at least 1", field="bucket_bytes")
+            raise InvalidPlan(
+                f"plan: bucket_bytes is {self.bucket_bytes}; expected at least 1", field="bucket_bytes"
+            )
 
     @property
     def device_count(self) -> int:

@@ -24,7 +24,7 @@ def predictor() -> Predictor:
 
 
 def renamed(data: bytes) -> bytes:
-    """The same model with every node, value, initializer and graph name replaced; binding names (inputs) too."""
+    """The same model under other names: graph, nodes, values, initializers."""
     model = onnx.load_from_string(data)
     names: dict[str, str] = {"": ""}
 
