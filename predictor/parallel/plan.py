@@ -12,7 +12,8 @@ from predictor.units import MIB
 class Plan:
     """Data parallelism over `dp` devices; each runs global batch / dp samples.
 
-    bucket_bytes: gradients are all-reduced in buckets of about this size while backward goes on (torch DDP: 25 MiB).
+    bucket_bytes: gradients are all-reduced in buckets of about this size while backward goes on; torch
+        DDP takes 25 MiB.
     overlap: False sends all gradients after backward.
     """
 
