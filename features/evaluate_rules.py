@@ -165,9 +165,8 @@ def actual_name(node: Node, positional: str) -> str:
 
 
 def _attributes_key(attributes: Mapping[str, Attribute]) -> Hashable:
+    # A body is told apart by its identity: it lives as long as the graph that holds it.
     if not attributes:
         return None
-    items = [
-        (name, value.fingerprint if isinstance(value, Graph) else value) for name, value in attributes.items()
-    ]
+    items = [(name, id(value) if isinstance(value, Graph) else value) for name, value in attributes.items()]
     return tuple(sorted(items))

@@ -11,8 +11,16 @@ from predictor.features.dtype import DType
 from predictor.features.graph import Graph, Node
 from predictor.features.op_view import OpView
 from predictor.features.program import build_program, program_of
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
+from predictor.features.rules import (
+    BACKWARD_RULES,
+    WORK_RULES,
+    Backward,
+    BackwardRule,
+    WorkRule,
+    load_rules,
+)
 from predictor.features.work import Family, OpWork, Phase, Program
+from predictor.registry import Registry
 from predictor.types import Mode, Optimizer, Precision, Runtime
 from tests.unit.features.graphs import Sketch
 
@@ -201,6 +209,47 @@ def test_operands_that_make_no_sense_name_the_node() -> None:
     missing = Graph(**{**vars(mlp()), "nodes": (Node("n", "Softmax", (), ("y",)),)})
     with pytest.raises(InvalidGraph, match="input 0 is missing"):
         program_of(missing, mode=Mode.INFER)
+
+
+def test_bodies_are_told_apart() -> None:
+    s = Sketch()
+    x = s.input("x", 4)
+    names = [s.node("Scan", [x], (4,), name=f"y{width}", body=mlp(width)) for width in (1, 2)]
+    rules = WORK_RULES.copy()
+
+    @rules.register("", "Scan")
+    def scan(op: OpView) -> tuple[OpWork, ...]:
+        body = op.attributes["body"]
+        assert isinstance(body, Graph)
+        return tuple(item.work for item in program_of(body, mode=Mode.INFER).ops)
+
+    program = program_of(s.graph(*names), mode=Mode.INFER, work_rules=rules)
+    products = [op.work.matrix_flops for op in program.ops if op.work.kind == "linear"]
+    assert products[2:] == [2 * flops for flops in products[:2]]
+
+
+def test_installed_packages_add_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Entry:
+        name = "acme"
+
+        @staticmethod
+        def load() -> object:
+            def register(work_rules: Registry[WorkRule], backward_rules: Registry[BackwardRule]) -> None:
+                work_rules.register("acme.plugin", "Whirl")(lambda op: ())
+                backward_rules.register("acme.plugin", "Whirl")(lambda op: Backward())
+
+            return register
+
+    def entry_points(group: str) -> list[type[Entry]]:
+        return [Entry] if group == "predictor.work_rules" else []
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    try:
+        load_rules.__wrapped__()
+        assert WORK_RULES.get("acme.plugin", "Whirl", 1) is not None
+    finally:
+        WORK_RULES._rules.pop(("acme.plugin", "Whirl"), None)
+        BACKWARD_RULES._rules.pop(("acme.plugin", "Whirl"), None)
 
 
 def test_names_do_not_matter() -> None:
