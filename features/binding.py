@@ -21,12 +21,14 @@ class Binding:
         symbols: numbers of symbols, for the shapes that the file declares elsewhere.
         batch: samples per iteration.
         replaced_batch: the hard-coded leading dimension that `batch` replaced, or None.
+        traced: the inputs as the file has them, where a batch was replaced.
     """
 
     inputs: Mapping[str, TensorType]
     symbols: Mapping[str, int]
     batch: int
     replaced_batch: int | None = None
+    traced: Mapping[str, TensorType] | None = None
 
 
 def bind(
@@ -83,7 +85,18 @@ def bind(
         inputs[name] = TensorType(known.elem_type, tuple(bound))
     if missing:
         raise _unbound(missing, declared)
-    return Binding(inputs, numbers, _batch_of(inputs, shapes, leading), replaced)
+    size = _batch_of(inputs, shapes, leading)
+    if replaced is None:
+        return Binding(inputs, numbers, size)
+    traced = {
+        name: known if name in input_shapes else _led_by(known, replaced) for name, known in inputs.items()
+    }
+    return Binding(inputs, numbers, size, replaced, traced)
+
+
+def _led_by(known: TensorType, size: int) -> TensorType:
+    """The type with another leading dimension; a scalar stays as it is."""
+    return TensorType(known.elem_type, (size, *known.dims[1:])) if known.dims else known
 
 
 def _declared(info: ValueInfoProto) -> TensorType:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph, Node, Value
 from predictor.features.parameters import trainable
-from predictor.features.weight_copies import WeightCopies
+from predictor.features.weight_copies import WeightCopies, split_merged_vectors
 from predictor.registry import Registry
 
 AliasRule = Callable[[Node, Graph], bool]
@@ -52,9 +52,9 @@ def simplify(graph: Graph) -> Graph:
         constants={name: graph.constants[name] for name in leaves if name in graph.constants},
         fingerprint="",
     )
+    result = split_merged_vectors(result)
     parameters = trainable(result)
-    leaf_set = frozenset(leaves)
-    result = replace(result, parameters=parameters, buffers=leaf_set - parameters)
+    result = replace(result, parameters=parameters, buffers=result.buffers | (result.parameters - parameters))
     return graph if result == replace(graph, fingerprint="") else result
 
 

@@ -25,11 +25,13 @@ from predictor.features.dim_expressions import evaluate
 from predictor.features.folding import SHAPE_RULES, fold, fold_shape
 from predictor.features.node_types import Array, Dim, NodeTypeError, TensorType, infer_outputs, read_type
 from predictor.features.own_types import own_types
+from predictor.features.rebatch import follow_batch
 from predictor.features.structure import Call, order_calls
 
 MAXIMUM_ELEMENTS = 2**63 - 1
 _DEFAULT_VERSION = 1
 _UNKNOWN = TensorType(0, None)
+_TRACED_OPS = frozenset({"Reshape"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,11 @@ class _Walk:
         self.types: dict[str, TensorType] = dict(binding.inputs)
         self.contents: dict[str, Array] = {}
         self.initializers: list[str] = []
+        self.traced: Mapping[str, TensorType] | None = None
+        if binding.traced is not None:
+            # Read as exported first: only so does it show which dimensions of a constant held the batch.
+            exported = Binding(binding.traced, binding.symbols, binding.replaced_batch or 1)
+            self.traced = _Walk(model, exported, opsets).run().types
 
     def run(self) -> TypedModel:
         graph = self.model.graph
@@ -112,6 +119,8 @@ class _Walk:
         version = self.opsets.get(domain, _DEFAULT_VERSION)
         if domain == "" and self.fold(call, attributes, version):
             return
+        if self.follows_batch(call, domain):
+            return
         try:
             key = _hashable(attributes, call)
             found = infer_outputs(node, version, self.types, self.contents, key) or {}
@@ -127,9 +136,31 @@ class _Walk:
             self.types[name] = known
         check = _CHECKS.get(node.op_type)
         if check is not None and domain == "":
-            reason = check(call, self.types, self.contents, self.binding)
+            reason = check(call, self.types)
             if reason:
                 raise self.contradiction(call, reason)
+
+    def follows_batch(self, call: Call, domain: str) -> bool:
+        """Types a Reshape to a constant that held the batch which the caller's replaced."""
+        if self.traced is None or domain or call.node.op_type not in _TRACED_OPS or len(call.inputs) < 2:
+            return False
+        source, (output, *_) = call.inputs[0], call.outputs
+        target = self.contents.get(call.inputs[1])
+        before, bound = self.traced.get(source, _UNKNOWN).shape, self.types.get(source, _UNKNOWN).shape
+        if target is None or before is None or bound is None:
+            return False
+        shape = follow_batch(before, bound, tuple(int(size) for size in target.ravel()))
+        if shape is None or 0 in shape:
+            return False
+        if -1 in shape:
+            rest = -prod(shape)
+            if rest == 0 or prod(bound) % rest:
+                return False
+            shape = tuple(prod(bound) // rest if size == -1 else size for size in shape)
+        if prod(shape) != prod(bound):
+            return False
+        self.types[output] = TensorType(self.types[source].elem_type, shape)
+        return True
 
     def fold(self, call: Call, attributes: Mapping[str, Any], version: int) -> bool:
         """Computes the node when all its inputs are known; then types follow from the contents."""
@@ -265,25 +296,15 @@ def _describe(known: TensorType | None) -> str:
     return f"({', '.join('?' if size is None else str(size) for size in known.dims)})"
 
 
-_Check = Callable[[Call, Mapping[str, TensorType], Mapping[str, Array], Binding], str]
+_Check = Callable[[Call, Mapping[str, TensorType]], str]
 
 
-def _check_reshape(
-    call: Call, types: Mapping[str, TensorType], contents: Mapping[str, Array], binding: Binding
-) -> str:
-    """ONNX's rule does not compare element counts, nor can it know that a batch was replaced."""
+def _check_reshape(call: Call, types: Mapping[str, TensorType]) -> str:
+    """ONNX's rule does not compare element counts."""
     before, after = types[call.inputs[0]].shape, types[call.outputs[0]].shape
-    if before is None or after is None:
+    if before is None or after is None or prod(before) == prod(after):
         return ""
-    if prod(before) != prod(after):
-        return f"{prod(before)} elements do not fill shape {_describe(types[call.outputs[0]])}"
-    target = contents.get(call.inputs[1]) if len(call.inputs) > 1 else None
-    old = binding.replaced_batch
-    if old is not None and target is not None and target.size and before:
-        first = int(target.ravel()[0])
-        if first == old and before[0] == binding.batch != first:
-            return f"its constant target shape {target.ravel().tolist()} holds the old batch"
-    return ""
+    return f"{prod(before)} elements do not fill shape {_describe(types[call.outputs[0]])}"
 
 
 _CHECKS: Mapping[str, _Check] = {"Reshape": _check_reshape}

@@ -1,12 +1,16 @@
-"""Identity on a weight: the same weight again (tied), or another one that merely held equal numbers.
+"""One weight read many times: shared on purpose (tied), or several that merely held equal numbers.
 
-Torch's exporter keeps one of several equal tensors and reaches it through Identity nodes. In an untrained
-model every BatchNorm scale is all ones, every shift all zeros: equal, not shared, and merged all the same.
+Torch's exporters keep one of several equal tensors; the older one reaches it through Identity nodes. In an
+untrained model every BatchNorm scale is all ones, every shift all zeros: equal, not shared, and merged all
+the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 
 from predictor.features.graph import Graph, Node
 
@@ -68,3 +72,60 @@ class WeightCopies:
                 found.update(node.outputs)
         found.discard("")
         return frozenset(found)
+
+
+# Operands that every layer has for itself: norm affines and statistics, biases, scales of a residual branch.
+_PER_LAYER: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        "BatchNormalization": (1, 2, 3, 4),
+        "LayerNormalization": (1, 2),
+        "InstanceNormalization": (1, 2),
+        "GroupNormalization": (1, 2),
+        "RMSNormalization": (1,),
+        "Conv": (2,),
+        "ConvTranspose": (2,),
+        "Gemm": (2,),
+        "Add": (0, 1),
+        "Mul": (0, 1),
+    }
+)
+
+
+def split_merged_vectors(graph: Graph) -> Graph:
+    """The graph with one vector per layer where an exporter merged equal ones without leaving Identity nodes.
+
+    Only vectors whose every use is one that each layer has for itself, and only where layers are not applied
+    again as a whole, which shows in their matrices.
+    """
+    uses: dict[str, list[tuple[int, int]]] = {}
+    for index, node in enumerate(graph.nodes):
+        for position, name in enumerate(node.inputs):
+            if name in graph.parameters:
+                uses.setdefault(name, []).append((index, position))
+    vectors = {
+        name for name in uses if graph.values[name].elements == max(graph.values[name].shape, default=1)
+    }
+    matrices = [len(found) for name, found in uses.items() if name not in vectors]
+    if 2 * sum(count > 1 for count in matrices) >= max(len(matrices), 1):
+        return graph
+    inputs: dict[int, list[str]] = {}
+    values, parameters = dict(graph.values), set(graph.parameters)
+    for name in sorted(vectors):
+        found = uses[name]
+        if len(found) < 2 or len(graph.values[name].shape) != 1 or not _is_per_layer(graph, found):
+            continue
+        for number, (index, position) in enumerate(found[1:], start=2):
+            copy = f"{name}#{number}"
+            values[copy] = replace(graph.values[name], name=copy)
+            parameters.add(copy)
+            inputs.setdefault(index, list(graph.nodes[index].inputs))[position] = copy
+    if not inputs:
+        return graph
+    nodes = list(graph.nodes)
+    for index, names in inputs.items():
+        nodes[index] = replace(nodes[index], inputs=tuple(names))
+    return replace(graph, nodes=tuple(nodes), values=values, parameters=frozenset(parameters))
+
+
+def _is_per_layer(graph: Graph, uses: list[tuple[int, int]]) -> bool:
+    return all(position in _PER_LAYER.get(graph.nodes[index].op_type, ()) for index, position in uses)

@@ -159,21 +159,45 @@ def test_replacing_ignores_declared_shapes_of_the_old_batch() -> None:
     assert read_graph(model.SerializeToString(), batch=5).batch == 5
 
 
-def test_a_reshape_that_holds_the_old_batch_is_named() -> None:
+@pytest.mark.parametrize(
+    ("shape", "axes", "target", "expected"),
+    [
+        # Flatten, as torch exports it for a fixed batch.
+        ((1, 3, 4), (0, 1, 2), [1, 12], (8, 12)),
+        ((2, 3, 4), (0, 1, 2), [2, -1], (8, 12)),
+        ((2, 3, 4), (0, 1, 2), [2, 0, 2, 2], (8, 3, 2, 2)),
+        # Heads folded into the batch, and out of it.
+        ((2, 6, 5, 4), (0, 1, 2, 3), [12, 5, 4], (48, 5, 4)),
+        ((2, 3, 4), (1, 0, 2), [3, 4, 2], (3, 16, 2)),
+        ((2, 3, 4), (0, 1, 2), [-1, 4], (24, 4)),
+    ],
+)
+def test_reshapes_traced_with_a_fixed_batch_follow(
+    shape: tuple[int, ...], axes: tuple[int, ...], target: list[int], expected: tuple[int, ...]
+) -> None:
     b = GraphBuilder()
-    x = b.input("x", (2, 3, 4))
-    data = b.build([b.op("Reshape", [x, b.constant([2, 12])], name="hard")])
+    x = b.transpose(b.input("x", shape), axes)
+    graph = read_graph(b.build([b.relu(b.reshape(x, target))]), batch=8)
+    assert graph.values[graph.outputs[0]].shape == expected
+    assert graph.batch == 8
+
+
+def test_a_reshape_that_hides_the_old_batch_is_named() -> None:
+    b = GraphBuilder()
+    x = b.transpose(b.input("x", (2, 3, 4)), (1, 0, 2))
+    data = b.build([b.op("Reshape", [x, b.constant([4, 6])], name="hard")])
     with pytest.raises(InvalidRequest, match=r"'hard'.*batch 2") as caught:
         read_graph(data, batch=8)
     assert caught.value.metadata["node"] == "hard"
+    assert read_graph(data).batch == 2
 
 
-def test_a_reshape_that_swallows_the_new_batch_is_named() -> None:
+def test_reshapes_of_weights_do_not_follow() -> None:
     b = GraphBuilder()
-    x = b.input("x", (1, 3, 4))
-    data = b.build([b.op("Reshape", [x, b.constant([1, -1])], name="hard")])
-    with pytest.raises(InvalidRequest, match="'hard'"):
-        read_graph(data, batch=8)
+    weight = b.reshape(b.parameter((8, 4)), (1, -1))
+    data = b.build([b.mul(b.input("x", (1, 32)), weight)])
+    graph = read_graph(data, batch=8)
+    assert graph.values[graph.nodes[0].outputs[0]].shape == (1, 32)
 
 
 def test_different_hard_coded_batches_need_input_shapes() -> None:

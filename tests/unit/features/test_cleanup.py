@@ -212,15 +212,34 @@ def test_rotary_frequencies_are_buffers() -> None:
 
 def test_fresh_vectors_that_an_exporter_merged_count_apart() -> None:
     nodes = [
-        N("Identity", ["one"], ["scale2"]),
-        N("Identity", ["one"], ["var"]),
-        N("Identity", ["zero"], ["mean"]),
+        *(N("Identity", ["one"], [name]) for name in ("scale2", "var", "var2")),
+        *(N("Identity", ["zero"], [name]) for name in ("shift2", "mean", "mean2")),
         N("BatchNormalization", ["x", "one", "zero", "mean", "var"], ["a"]),
-        N("BatchNormalization", ["a", "scale2", "zero", "mean", "var"], ["y"]),
+        N("BatchNormalization", ["a", "scale2", "shift2", "mean2", "var2"], ["y"]),
     ]
     graph = read(nodes, weight("one", 4), weight("zero", 4))
-    assert graph.parameters == {"one", "zero", "scale2"}
-    assert graph.buffers == {"mean", "var"}
+    assert graph.parameters == {"one", "zero", "scale2", "shift2"}
+    assert graph.buffers == {"mean", "mean2", "var", "var2"}
+
+
+def test_fresh_vectors_merged_without_a_trace_count_apart() -> None:
+    b = GraphBuilder()
+    ones, zeros = b.parameter((6,), "ones"), b.parameter((6,), "zeros")
+    x = b.input("x", (2, 4, 6))
+    for _ in range(3):
+        x = b.op("LayerNormalization", [b.add(b.matmul(x, b.parameter((6, 6))), zeros), ones, zeros])
+    graph = read_graph(b.build([x]))
+    assert graph.parameter_count == 3 * (36 + 6 + 6 + 6)
+    assert simplify(graph) is graph
+
+
+def test_a_layer_applied_again_keeps_its_vectors() -> None:
+    b = GraphBuilder()
+    weight, bias = b.parameter((6, 6)), b.parameter((6,))
+    x = b.input("x", (2, 4, 6))
+    for _ in range(3):
+        x = b.relu(b.add(b.matmul(x, weight), bias))
+    assert read_graph(b.build([x])).parameter_count == 42
 
 
 def test_a_tied_embedding_counts_once() -> None:
