@@ -129,6 +129,10 @@ def _check_names(
     texts = {dim for known in types for dim in known.dims or () if isinstance(dim, str)}
     symbols = texts.union(*map(symbols_of, texts)) if texts else set()
     for name in dims:
+        if not symbols:
+            raise UnknownName(
+                f"unknown symbolic dimension {name!r}: all sizes of this graph are numbers", name=name
+            )
         if name not in symbols:
             raise UnknownName.among("symbolic dimension", name, symbols, "Give --dim NAME=N.")
 

@@ -262,7 +262,9 @@ class _Walk:
         message = f"node {call.label} cannot take inputs {shapes}: {reason}"
         old = self.binding.replaced_batch
         if old is None:
-            return InvalidGraph(message, node=call.node.name)
+            traced = " If it was exported for other sizes, bind those or export it with dynamic ones"
+            hint = f".{traced}" if self.binding.symbols else ""
+            return InvalidGraph(message + hint, node=call.node.name)
         return InvalidRequest(
             f"{message}. The file hard-codes batch {old}; export it with a dynamic batch dimension, "
             f"or ask for batch {old}",

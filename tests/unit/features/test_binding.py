@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import ModelProto
 
-from predictor.errors import InvalidGraph, InvalidRequest, UnboundSymbol, UnknownName
+from predictor.errors import InvalidGraph, InvalidInput, InvalidRequest, UnboundSymbol, UnknownName
 from predictor.features.builder import GraphBuilder
 from predictor.features.dim_expressions import evaluate, symbols_of
 from predictor.features.dtype import DType
@@ -124,6 +124,8 @@ def test_unknown_names_are_named() -> None:
         read_graph(image_model("N", 3, 8, 8), input_shapes={"imag": (1, 3, 8, 8)})
     with pytest.raises(UnknownName, match="M"):
         read_graph(image_model("N", 3, 8, 8), dims={"M": 3})
+    with pytest.raises(UnknownName, match="all sizes of this graph are numbers"):
+        read_graph(image_model(1, 3, 8, 8), dims={"N": 3})
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,13 @@ def test_unknown_names_are_named() -> None:
 def test_impossible_numbers_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         read_graph(image_model("N", 3, 8, 8), **bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batch", [2**40, 2**62, 2**63, 10**30])
+def test_absurd_batches_are_refused_in_one_line(batch: int) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_graph(image_model("N", 2**30, 8, 8), batch=batch)
+    assert "\n" not in caught.value.message
 
 
 def test_contradicting_input_shapes_are_refused() -> None:
