@@ -105,14 +105,14 @@ def split_merged_vectors(graph: Graph) -> Graph:
     vectors = {
         name for name in uses if graph.values[name].elements == max(graph.values[name].shape, default=1)
     }
-    matrices = [len(found) for name, found in uses.items() if name not in vectors]
-    if 2 * sum(count > 1 for count in matrices) >= max(len(matrices), 1):
+    shared = frozenset(name for name, found in uses.items() if len(found) > 1 and name not in vectors)
+    if 2 * len(shared) >= max(len(uses) - len(vectors), 1):
         return graph
     inputs: dict[int, list[str]] = {}
     values, parameters = dict(graph.values), set(graph.parameters)
     for name in sorted(vectors):
         found = uses[name]
-        if len(found) < 2 or len(graph.values[name].shape) != 1 or not _is_per_layer(graph, found):
+        if len(found) < 2 or len(graph.values[name].shape) != 1 or not _is_per_layer(graph, found, shared):
             continue
         for number, (index, position) in enumerate(found[1:], start=2):
             copy = f"{name}#{number}"
@@ -127,5 +127,13 @@ def split_merged_vectors(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), values=values, parameters=frozenset(parameters))
 
 
-def _is_per_layer(graph: Graph, uses: list[tuple[int, int]]) -> bool:
-    return all(position in _PER_LAYER.get(graph.nodes[index].op_type, ()) for index, position in uses)
+def _is_per_layer(graph: Graph, uses: list[tuple[int, int]], shared: frozenset[str]) -> bool:
+    """True when no use stands beside a matrix that is shared itself: then the whole layer is one."""
+    for index, position in uses:
+        node = graph.nodes[index]
+        if position not in _PER_LAYER.get(node.op_type, ()):
+            return False
+        sources = [graph.nodes[graph.producer[name]] for name in node.inputs if name in graph.producer]
+        if not shared.isdisjoint((*node.inputs, *(name for source in sources for name in source.inputs))):
+            return False
+    return True

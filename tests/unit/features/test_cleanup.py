@@ -233,6 +233,15 @@ def test_fresh_vectors_merged_without_a_trace_count_apart() -> None:
     assert simplify(graph) is graph
 
 
+def test_one_shared_layer_among_others_keeps_its_vectors() -> None:
+    b = GraphBuilder()
+    kernel, bias = b.parameter((6, 1, 3)), b.parameter((6,))
+    x = b.input("x", (2, 6, 9))
+    for _ in range(3):
+        x = b.op("Conv", [b.conv(x, 6, kernel=3), kernel, bias], pads=[1, 1], group=6)
+    assert read_graph(b.build([x])).parameter_count == 3 * 108 + 18 + 6
+
+
 def test_a_layer_applied_again_keeps_its_vectors() -> None:
     b = GraphBuilder()
     weight, bias = b.parameter((6, 6)), b.parameter((6,))
