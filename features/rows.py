@@ -29,7 +29,7 @@ _ALIGNMENT_CAP = 64
 
 _PRODUCT_FAMILIES = frozenset({Family.MATMUL, Family.BATCHED_MATMUL, Family.CONVOLUTION})
 
-DEVICE_FEATURES = ("log_ridge", "log_sustained_fraction", "log_cache_tiles", "log_lanes")
+DEVICE_FEATURES = ("log_sustained_fraction", "log_lanes")
 _PRODUCT_FEATURES = (
     "log2_batch", "log2_m", "log2_n", "log2_k", "align_m", "align_n", "align_k", "log_memory_over_compute",
     "log_intensity", "log_waves", "wave_fill", "tile_fill_m", "tile_fill_n", "log_tile_0", "log_tile_1",
@@ -60,14 +60,25 @@ def schema_hash() -> str:
 
 
 def device_features(device: DeviceSpec, compute: str) -> FloatArray:
-    """(4,) logs of ratios: FLOPs per FP32 element moved, power headroom, cache in tiles per core, lanes."""
+    """(2,) logs: share of the rated peak that the power limit allows, FP32 lanes per core.
+
+    Two, because training devices are few: further ratios (ridge point, cache per core) named the devices to
+    the trees and made errors on a device left out larger.
+    """
+    lanes = device.vector_flops_per_s / (2 * device.core_count * device.clock_hz)
+    return np.asarray(np.log([sustained_fraction(device, compute), lanes]))
+
+
+def device_signature(device: DeviceSpec, compute: str) -> FloatArray:
+    """(5,) logs of everything the rows and floors read from a device: equal signatures price alike."""
     rate = sustained_matrix_rate(device, compute)
     return np.log(
         [
-            rate * 4 / device.memory_bytes_per_s,
-            sustained_fraction(device, compute),
-            cache_bytes(device) / (device.core_count * _TILE_ROWS * _TILE_COLUMNS * 4),
-            device.vector_flops_per_s / (2 * device.core_count * device.clock_hz),
+            rate,
+            device.memory_bytes_per_s,
+            device.vector_flops_per_s,
+            cache_bytes(device),
+            device.core_count,
         ]
     )
 
@@ -103,7 +114,7 @@ def moved_bytes(works: Sequence[OpWork]) -> FloatArray:
 def _alignment(sizes: FloatArray) -> FloatArray:
     """log2 of the largest power of two that divides each size, capped."""
     whole = np.maximum(sizes, 1).astype(np.int64)
-    return np.log2(np.minimum(whole & -whole, _ALIGNMENT_CAP).astype(np.float64))
+    return np.asarray(np.log2(np.minimum(whole & -whole, _ALIGNMENT_CAP).astype(np.float64)))
 
 
 def _product_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray]:

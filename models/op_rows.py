@@ -1,8 +1,12 @@
 """Operator measurements as training tables: one per op family, features and target beside their groups.
 
-A measured latency is dispatch + kernel. Dispatch is a constant of a device and a family here, the 0.5 %
-quantile of its latencies (its smallest calls are all dispatch); rows barely above it say nothing about the
-kernel and are dropped. The target is log((latency - dispatch + kernel start) / floor).
+One timed call is: the host prepares (lead), launches, then finishes its bookkeeping while the kernel runs.
+So latency is max(dispatch, lead + kernel). Dispatch is what the smallest calls of an op take (0.5 %
+quantile). The lead is read off elementwise kernels, whose time is linear in bytes: it is the intercept of
+that line, 0.5 to 0.6 of the dispatch on every device, and taken to be the same share for other ops. Of a
+call no longer than its dispatch the kernel is unknown but short: its floor stands in, so that nothing is
+learned where nothing was seen (leaving those rows out would keep only the slow ones of the small). The
+target is log((latency - lead + kernel start) / floor).
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ from predictor.models.floor import KERNEL_START_S, floors
 DISPATCH_QUANTILE = 0.005
 # A kernel must last a fifth of its dispatch to be seen through it.
 _VISIBLE_RATIO = 1.2
+# Latencies in multiples of dispatch between which an elementwise kernel is visible and the fit is not all
+# slope.
+_LINEAR_RANGE = (1.5, 20.0)
 # A set of fewer rows than this counts by its rows, a larger one counts as one.
 _FULL_SET_ROWS = 200
 
@@ -105,31 +112,79 @@ def load_tables(corpus: Path, source: str, devices: Mapping[str, DeviceSpec]) ->
     absent = set(devices) - {device for _, device in measured}
     if absent:
         raise InvalidData(f"source {source}: no op rows on {', '.join(sorted(absent))}")
+    lead = _lead_fractions(measured)
     tables: dict[Family, list[OpTable]] = {}
     for (family, device), rows in sorted(measured.items()):
         if family in FEATURE_NAMES:
-            tables.setdefault(family, []).append(_table(family, rows, device, devices[device]))
+            tables.setdefault(family, []).append(_table(family, rows, device, devices[device], lead[device]))
     return {family: _joined(parts) for family, parts in tables.items()}
 
 
-def dispatch_s(subjects: Sequence[str], latencies_s: FloatArray) -> float:
-    """Dispatch of one call: the smallest, over the family's ops, of the low quantile of latencies."""
-    names = np.array(subjects)
-    return min(float(np.quantile(latencies_s[names == name], DISPATCH_QUANTILE)) for name in np.unique(names))
+def dispatch_s(latencies_s: FloatArray) -> float:
+    """Time of a call whose kernel is negligible: the low quantile of one op's latencies on one device."""
+    return float(np.quantile(latencies_s, DISPATCH_QUANTILE))
 
 
-def _table(family: Family, rows: Sequence[_Measured], name: str, device: DeviceSpec) -> OpTable:
-    random = [row for row in rows if row.subset == "random"] or list(rows)
-    floor_of_calls = dispatch_s([row.subject for row in random], np.array([row.latency_s for row in random]))
-    kept = [row for row in rows if row.latency_s > _VISIBLE_RATIO * floor_of_calls]
+def lead_fraction(moved: FloatArray, latencies_s: FloatArray) -> float:
+    """Share of one elementwise op's dispatch that precedes its kernel.
+
+    Args:
+        moved: (n,) bytes of each call. latencies_s: (n,) times of the calls.
+
+    Fits latency = lead + bytes * slope by relative least squares, where the kernel is well visible.
+    """
+    dispatch = dispatch_s(latencies_s)
+    low, high = (ratio * dispatch for ratio in _LINEAR_RANGE)
+    visible = (latencies_s > low) & (latencies_s < high)
+    design = np.stack([np.ones(int(visible.sum())), moved[visible]], axis=1) / latencies_s[visible, None]
+    scale = np.abs(design).max(axis=0)
+    (lead, _), *_ = np.linalg.lstsq(design / scale, np.ones(len(design)), rcond=None)
+    return float(np.clip(lead / scale[0] / dispatch, 0.0, 1.0))
+
+
+def _lead_fractions(measured: Mapping[tuple[Family, str], Sequence[_Measured]]) -> dict[str, float]:
+    """By device: the median over its elementwise ops."""
+    found: dict[str, float] = {}
+    for (family, device), rows in measured.items():
+        if family is Family.ELEMENTWISE:
+            fractions = [
+                lead_fraction(
+                    np.array([row.work.moved_bytes for row in group], dtype=np.float64),
+                    np.array([row.latency_s for row in group]),
+                )
+                for group in _by_subject(rows).values()
+            ]
+            found[device] = float(np.median(fractions))
+    return found
+
+
+def _by_subject(rows: Sequence[_Measured]) -> dict[str, list[_Measured]]:
+    groups: dict[str, list[_Measured]] = {}
+    for row in rows:
+        groups.setdefault(row.subject, []).append(row)
+    return groups
+
+
+def _table(family: Family, rows: Sequence[_Measured], name: str, device: DeviceSpec, lead: float) -> OpTable:
+    kept: list[_Measured] = []
+    kernel_s: list[float] = []
+    for _, group in sorted(_by_subject(rows).items()):
+        # The random shapes hold tiny calls, the transformer shapes hardly any.
+        small = [row.latency_s for row in group if row.subset == "random"] or [row.latency_s for row in group]
+        dispatch = dispatch_s(np.array(small))
+        kept += group
+        for row in group:
+            visible = row.latency_s > _VISIBLE_RATIO * dispatch
+            kernel_s.append(row.latency_s - lead * dispatch + KERNEL_START_S if visible else np.nan)
     works = [row.work for row in kept]
-    kernel_s = np.array([row.latency_s for row in kept]) - floor_of_calls + KERNEL_START_S
     total_s = floors(works, device).total_s
+    seen = np.array(kernel_s)
+    seen = np.where(np.isnan(seen), total_s, seen)
     subset = np.array([row.subset for row in kept])
     return OpTable(
         family=family,
         features=feature_matrix(family, works, device),
-        target=np.log(kernel_s / total_s),
+        target=np.log(seen / total_s),
         floor_s=total_s,
         device=np.full(len(kept), name),
         subset=subset,

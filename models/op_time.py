@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from predictor.errors import InvalidBundle
 from predictor.features.rows import (
     FeatureMatrix,
-    device_features,
+    device_signature,
     feature_matrix,
     matrix_compute,
     schema_hash,
@@ -110,7 +110,7 @@ class OpTimeModel:
         families: Mapping[Family, FamilyModel],
         known_devices: NDArray[np.float64],
     ) -> None:
-        """Boosters and ranges by family; `known_devices` is (d, 4): device features that training saw."""
+        """Boosters and ranges by family; `known_devices` is (d, 5): signatures of the training devices."""
         self._boosters = boosters
         self._families = families
         self._known_devices = known_devices
@@ -198,11 +198,11 @@ class OpTimeModel:
         return np.maximum(memory_s, compute_s + launch_s), spread, outside
 
     def _knows(self, device: DeviceSpec, compute: str) -> bool:
-        distance = np.abs(self._known_devices - device_features(device, compute)).max(axis=1)
+        distance = np.abs(self._known_devices - device_signature(device, compute)).max(axis=1)
         return bool(distance.min(initial=np.inf) < _SAME_DEVICE)
 
 
-# Two specifications whose ratios agree within a percent are one device to every feature.
+# Two specifications whose rates and sizes agree within a percent are one device.
 _SAME_DEVICE = 0.01
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.features.rows import device_features, schema_hash
+from predictor.features.rows import device_signature, schema_hash
 from predictor.features.tiles import FloatArray
 from predictor.features.work import Family
 from predictor.hardware.spec import DeviceSpec
@@ -30,8 +30,8 @@ _RANGE_QUANTILE = 0.0005
 class FitSettings:
     """XGBoost settings of one family."""
 
-    rounds: int = 200
-    depth: int = 6
+    rounds: int
+    depth: int
     eta: float = 0.1
     subsample: float = 0.7
     columns: float = 0.8
@@ -54,8 +54,8 @@ class FitSettings:
         }
 
 
-_PRODUCTS = FitSettings()
-_VECTORS = FitSettings(depth=5, rounds=150)
+_PRODUCTS = FitSettings(rounds=400, depth=7, eta=0.05)
+_VECTORS = FitSettings(rounds=300, depth=5, columns=1.0)
 SETTINGS: Mapping[Family, FitSettings] = {
     Family.MATMUL: _PRODUCTS,
     Family.BATCHED_MATMUL: _PRODUCTS,
@@ -150,7 +150,7 @@ def train_op_time(
         "coverage": COVERAGE,
         "families": families,
         "known_devices": [
-            [float(value) for value in device_features(device, "fp32")] for device in devices.values()
+            [float(value) for value in device_signature(device, "fp32")] for device in devices.values()
         ],
     }
     return TrainedModel(boosters, params), metrics
