@@ -108,6 +108,7 @@ def split_merged_vectors(graph: Graph) -> Graph:
     shared = frozenset(name for name, found in uses.items() if len(found) > 1 and name not in vectors)
     if 2 * len(shared) >= max(len(uses) - len(vectors), 1):
         return graph
+    shared = _with_views(graph, shared)
     inputs: dict[int, list[str]] = {}
     values, parameters = dict(graph.values), set(graph.parameters)
     for name in sorted(vectors):
@@ -127,13 +128,28 @@ def split_merged_vectors(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), values=values, parameters=frozenset(parameters))
 
 
+def _with_views(graph: Graph, shared: frozenset[str]) -> frozenset[str]:
+    """The shared matrices and what is computed from weights alone with them: exporters transpose per use."""
+    found, weights = set(shared), set(graph.parameters | graph.buffers)
+    if not found:
+        return shared
+    for node in graph.nodes:
+        if all(name in weights for name in node.inputs if name):
+            weights.update(node.outputs)
+            if not found.isdisjoint(node.inputs):
+                found.update(node.outputs)
+    return frozenset(found)
+
+
 def _is_per_layer(graph: Graph, uses: list[tuple[int, int]], shared: frozenset[str]) -> bool:
     """True when no use stands beside a matrix that is shared itself: then the whole layer is one."""
     for index, position in uses:
         node = graph.nodes[index]
         if position not in _PER_LAYER.get(node.op_type, ()):
             return False
-        sources = [graph.nodes[graph.producer[name]] for name in node.inputs if name in graph.producer]
-        if not shared.isdisjoint((*node.inputs, *(name for source in sources for name in source.inputs))):
+        around = [graph.producer[name] for name in node.inputs if name in graph.producer]
+        around.extend(reader for name in node.outputs for reader in graph.consumers.get(name, ()))
+        beside = (name for neighbour in around for name in graph.nodes[neighbour].inputs)
+        if not shared.isdisjoint((*node.inputs, *beside)):
             return False
     return True

@@ -242,6 +242,16 @@ def test_one_shared_layer_among_others_keeps_its_vectors() -> None:
     assert read_graph(b.build([x])).parameter_count == 3 * 108 + 18 + 6
 
 
+def test_a_norm_before_a_shared_matrix_is_shared() -> None:
+    b = GraphBuilder()
+    scale, weight = b.parameter((6,)), b.parameter((6, 6))
+    x = b.input("x", (2, 4, 6))
+    for _ in range(3):
+        normal = b.op("LayerNormalization", [b.linear(x, 6, bias=False), scale])
+        x = b.matmul(normal, b.transpose(weight, (1, 0)))
+    assert read_graph(b.build([x])).parameter_count == 3 * 36 + 6 + 36
+
+
 def test_a_layer_applied_again_keeps_its_vectors() -> None:
     b = GraphBuilder()
     weight, bias = b.parameter((6, 6)), b.parameter((6,))
