@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from predictor.cli import compare, corpus, devices, doctor, explain, graph, predict, serve
+from predictor.cli import compare, corpus, devices, doctor, explain, graph, predict, serve, train
 from predictor.cli.console import one_line
 from predictor.errors import PerfcastError
 
@@ -97,6 +97,7 @@ app.add_typer(graph.app, name="graph")
 app.add_typer(devices.app, name="devices")
 app.command("serve")(serve.serve)
 app.add_typer(corpus.app, name="corpus")
+app.command("train")(train.train)
 app.command("doctor")(doctor.doctor)
 
 
