@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,12 @@ from predictor.errors import OutputNotWritable
 def write_json(value: Mapping[str, Any], target: Path | None = None) -> None:
     """Writes an indented object to `target`, or to standard output. Raises OutputNotWritable."""
     write_text(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n", target)
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes a list of objects, one a line, to standard output."""
+    lines = ",\n".join(f"  {json.dumps(row, allow_nan=False, ensure_ascii=False)}" for row in rows)
+    sys.stdout.write(f"[\n{lines}\n]\n" if rows else "[]\n")
 
 
 def write_text(text: str, target: Path | None = None) -> None:
