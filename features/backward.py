@@ -8,9 +8,12 @@ from predictor.features.evaluate_rules import Evaluated, actual_name
 from predictor.features.graph import Graph, Node, Value
 from predictor.features.liveness import MemoryStep
 from predictor.features.op_view import element_bits, vector_compute
+from predictor.features.rules import Backward
 from predictor.features.work import Elements, Family, OpInstance, OpWork, ParameterGradient, Phase
 
 _SEED_NODE = "loss"
+# Op type of the copies that predictor.features.layout inserts.
+_COPY = "Contiguous"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,16 @@ class BackwardPass:
             self._steps[index] = BackwardStep(
                 gradients,
                 tuple(actual_name(node, name) for name in backward.passes),
-                tuple(actual_name(node, name) for name in backward.saves),
+                tuple(self._kept(actual_name(node, name), backward) for name in backward.saves),
                 backward.saved_extra_bytes,
             )
+
+    def _kept(self, name: str, backward: Backward) -> str:
+        """The value that stays alive for `name`: the origin of a copy that the kernel makes by itself."""
+        index = self._graph.producer.get(name) if backward.copies_inside else None
+        if index is None or self._graph.nodes[index].op_type != _COPY:
+            return name
+        return self._graph.nodes[index].inputs[0]
 
     def _seed(self, ops: list[OpInstance]) -> set[str]:
         """Gradients of the outputs that nothing else reads (all outputs, if every one is read)."""

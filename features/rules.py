@@ -27,12 +27,15 @@ class Backward:
         saved_extra_bytes: further bytes kept, e.g. statistics, masks, indices.
         passes: names of inputs whose gradient is the output's gradient itself or a view of it: no kernel, no
             memory.
+        copies_inside: a strided operand is copied into order inside the kernel: the operand is kept, not the
+            copy.
     """
 
     works: tuple[OpWork, ...] = ()
     saves: tuple[str, ...] = ()
     saved_extra_bytes: int = 0
     passes: tuple[str, ...] = ()
+    copies_inside: bool = False
 
 
 WorkRule: TypeAlias = Callable[[OpView], tuple[OpWork, ...]]

@@ -94,24 +94,25 @@ def conv(op: OpView) -> tuple[OpWork, ...]:
 
 @BACKWARD_RULES.register("", "Conv", "ConvTranspose")
 def conv_backward(op: OpView) -> Backward:
-    """Data gradient (not where the input is the batch itself), weight gradient, and the bias's sum."""
+    """Data gradient (not where the input is the batch itself), weight gradient, and the bias's sum.
+
+    One formula serves both gradients: the input is kept even where the weight is frozen.
+    """
     data, weight, out = op.input(0), op.input(1), op.output()
     shape, compute = geometry(op, data, weight, out), op.matrix_compute(0, 1)
     works: list[OpWork] = []
-    saves: list[str] = []
     if op.wants_gradient(0):
         works.append(convolve(op, shape, compute, (out, weight), data, DATA_GRADIENT))
-        saves.append(weight.name)
     if op.wants_gradient(1):
         works.append(convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT))
-        saves.append(data.name)
     if op.wants_gradient(2):
         bias = op.input(2)
         rows = Rows(bias.elements, max(1, out.elements // max(1, bias.elements)))
         works.append(
             row_work(op, Family.REDUCTION, "sum", rows, 1, reads=(out,), writes=(bias,), phase=Phase.BACKWARD)
         )
-    return Backward(tuple(works), tuple(saves))
+    saves = (data.name, weight.name) if op.wants_gradient(0) else (data.name,)
+    return Backward(tuple(works), saves, copies_inside=True)
 
 
 @WORK_RULES.register("", "ConvInteger")

@@ -41,7 +41,8 @@ _UNARY: dict[str, Pointwise] = {
     "Exp": Pointwise("exp", 1, 1, Keeps.OUTPUT),
     "Sqrt": Pointwise("sqrt", 1, 2, Keeps.OUTPUT),
     "Reciprocal": Pointwise("reciprocal", 1, 3, Keeps.OUTPUT),
-    "LeakyRelu": Pointwise("leaky_relu", 2, 2),
+    # In place wherever it is used (darknets, discriminators): the result is kept, not the input.
+    "LeakyRelu": Pointwise("leaky_relu", 2, 2, Keeps.OUTPUT),
     "ThresholdedRelu": Pointwise("thresholded_relu", 1, 1),
     "Elu": Pointwise("elu", 4, 4, Keeps.OUTPUT),
     "Selu": Pointwise("selu", 5, 5, Keeps.OUTPUT),

@@ -120,7 +120,7 @@ def test_attention_gradient_recomputes_the_scores() -> None:
         ("Gelu", "perfcast", "in0"),
         ("Silu", "perfcast", "in0"),
         ("HardSwish", "", "in0"),
-        ("LeakyRelu", "", "in0"),
+        ("LeakyRelu", "", "out0"),
         ("Clip", "", "in0"),
         ("Erf", "", "in0"),
     ],
