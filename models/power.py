@@ -1,21 +1,23 @@
-"""Average board power of a job: where between idle and the power limit it settles.
+"""Average board power of a job: how much it would like to draw, and what the power limit leaves of that.
 
-    fraction = (W - idle) / (limit - idle), in (0, 1)
+    demand   = base demand * exp(correction)            a share of (default limit - idle); can exceed 1
+    fraction = soft minimum of 1 and demand / headroom  headroom = (limit - idle) / (default limit - idle)
+    W        = idle + fraction * (limit - idle)
 
-An analytic base turns the job's utilisation into a demand and lets the limit clip it softly; trees correct
-the base in logit space from dimensionless features. Neither sees watts, FLOPs or seconds, so a device
-nobody measured is placed on the same scale. The answer never leaves [idle, limit].
+The base turns the job's utilisation into a demand; trees correct it from dimensionless features. Neither sees
+watts, FLOPs, seconds or the limit, so a device nobody measured is placed on the same scale, the answer never
+leaves [idle, limit], and a higher limit never means fewer watts.
 
-Idle draw: the device's own figure where a document states one, else IDLE_FRACTION of its default limit: the
-lowest readings of the training rows are 0.156 (V100) and 0.158 (P100) of the limit with a context open and
-the device waiting.
+Idle draw: the device's own figure where a document states one, else IDLE_FRACTION of its default limit. The
+lowest readings of the training rows are 0.156 (V100) and 0.158 (P100) of the limit, with a context open and
+the device waiting for the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import fsum
+from math import exp, fsum, log
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,11 +34,15 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 MODEL_NAME = "power"
-BOOSTER = "fraction"
+BOOSTER = "demand"
 IDLE_FRACTION = 0.13
 _LAUNCH_S = 5e-6
 _EDGE = 0.005
 _TINY_S = 1e-12
+_TINY_HEADROOM = 1e-3
+# Chips that spend all of their limit (Volta and Turing boards) have about this many joules per FP32 FLOP of
+# peak.
+_REFERENCE_J_PER_FLOP = 16e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,46 +103,56 @@ FEATURES: tuple[str, ...] = (
     "log_compute_over_memory",
     "matrix_fraction",
     "log_kernel_over_launch",
-    "limit_fraction",
-    "base_logit",
+    "log_base_demand",
 )
-MONOTONE: tuple[int, ...] = (0, 0, 0, 0, 0, 1, -1, 1)
-"""Longer kernels and a larger base mean more, a higher limit a smaller share of it."""
+MONOTONE: tuple[int, ...] = (0, 0, 0, 0, 0, 1, 1)
+"""Longer kernels and a larger base demand mean more."""
 
 
 @dataclass(frozen=True, slots=True)
 class PowerBase:
-    """The analytic base: demand as a share of (default limit - idle), then a soft minimum with the limit.
+    """The analytic base, and how a limit clips a demand.
 
-    busy, compute, memory: weights of a running kernel, of FLOPs at peak, of bytes at peak. kernel: kernels
-    of this many launch times leave the device waiting for the host half of the time. sharpness: how sharply
-    the limit clips (infinite is a hard minimum). density: chips with fewer peak FLOPs per watt of limit
-    cannot spend that limit; their demand falls with that ratio to this power (P100: 178 W of 250 W at full
-    load, RTX 6000: 252 W of 260 W).
+    Attributes:
+        busy, compute, memory: weights of a running kernel, of FLOPs at peak, of bytes at peak.
+        kernel: kernels of this many launch times leave the device waiting for the host half of the time.
+        density: chips with few peak FLOPs per watt of limit cannot spend that limit (P100: 178 W of 250 W at
+            full load, RTX 6000: 252 W of 260 W); demand falls with that ratio to this power.
+        sharpness: how sharply the limit clips; infinite is a hard minimum.
     """
 
     busy: float
     compute: float
     memory: float
     kernel: float
-    sharpness: float
     density: float
+    sharpness: float
 
-    def fraction(self, inputs: FloatArray) -> FloatArray:
-        """(...,) shares (W - idle) / (limit - idle) of `base_inputs` rows (..., 6)."""
-        running, kernel, compute, memory, density, headroom = np.moveaxis(inputs, -1, 0)
+    def demand(self, inputs: FloatArray) -> FloatArray:
+        """(...,) demands of `base_inputs` rows (..., 5), over (default limit - idle)."""
+        running, kernel, compute, memory, density = np.moveaxis(inputs, -1, 0)
         duty = running * kernel / (kernel + self.kernel)
         load = self.busy + self.compute * compute + self.memory * memory
-        demand = duty * load * density**-self.density / headroom
-        clipped = demand / (1.0 + demand**self.sharpness) ** (1.0 / self.sharpness)
+        return np.asarray(duty * load * density**-self.density, dtype=np.float64)
+
+    def fraction(self, demand: FloatArray, room: FloatArray) -> FloatArray:
+        """Shares (W - idle) / (limit - idle) under the `headroom` `room`, kept away from 0 and 1."""
+        ratio = demand / np.maximum(room, _TINY_HEADROOM)
+        clipped = ratio / (1.0 + ratio**self.sharpness) ** (1.0 / self.sharpness)
         return np.asarray(np.clip(clipped, _EDGE, 1 - _EDGE), dtype=np.float64)
 
+    def demand_of(self, fraction: FloatArray, room: FloatArray) -> FloatArray:
+        """The inverse of `fraction` in its first argument."""
+        inside = np.clip(fraction, _EDGE, 1 - _EDGE)
+        ratio = inside / (1.0 - inside**self.sharpness) ** (1.0 / self.sharpness)
+        return np.asarray(ratio * np.maximum(room, _TINY_HEADROOM), dtype=np.float64)
 
-def base_inputs(profile: JobProfile, device: DeviceSpec, headroom: float) -> FloatArray:
-    """(6,) what PowerBase looks at.
 
-    Share of time with a kernel running, kernel duration over launch time, FLOP and byte time at peak over
-    running time, power density, headroom = (limit - idle) / (default limit - idle).
+def base_inputs(profile: JobProfile, device: DeviceSpec) -> FloatArray:
+    """(5,) what PowerBase looks at.
+
+    Share of time with a kernel running, kernel duration over launch time, FLOP time and byte time at peak
+    over running time, joules per peak FLOP over the reference.
     """
     running = max(profile.busy_s, _TINY_S)
     return np.array(
@@ -145,15 +161,9 @@ def base_inputs(profile: JobProfile, device: DeviceSpec, headroom: float) -> Flo
             _kernel_over_launch(profile),
             profile.compute_s / running,
             profile.memory_s / running,
-            power_density(device),
-            max(headroom, 1e-3),
+            device.tdp_w / device.vector_flops_per_s / _REFERENCE_J_PER_FLOP,
         ]
     )
-
-
-def power_density(device: DeviceSpec) -> float:
-    """Default limit over plain FP32 peak, relative to 16 pJ per FLOP (a Turing or Volta board)."""
-    return device.tdp_w / device.vector_flops_per_s / 16e-12
 
 
 def _kernel_over_launch(profile: JobProfile) -> float:
@@ -167,42 +177,39 @@ def idle_power_w(device: DeviceSpec) -> float:
 
 
 def limit_w(device: DeviceSpec, power_limit_w: float | None) -> float:
-    """The limit in force: the software cap, never above the default limit, never below what idling needs."""
+    """The limit in force: the software cap, not above the default limit, not below what idling needs."""
     limit = device.tdp_w if power_limit_w is None else min(power_limit_w, device.tdp_w)
     return max(limit, 1.05 * idle_power_w(device))
 
 
-def power_features(
-    profile: JobProfile, device: DeviceSpec, cap_w: float | None, base: PowerBase
-) -> FloatArray:
+def headroom(device: DeviceSpec, power_limit_w: float | None) -> float:
+    """(limit - idle) / (default limit - idle), at most 1."""
+    idle = idle_power_w(device)
+    return (limit_w(device, power_limit_w) - idle) / (device.tdp_w - idle)
+
+
+def power_features(profile: JobProfile, device: DeviceSpec, base: PowerBase) -> FloatArray:
     """One row in the order of FEATURES."""
     total, busy = max(profile.iteration_s, _TINY_S), max(profile.busy_s, _TINY_S)
-    limit, idle = limit_w(device, cap_w), idle_power_w(device)
-    headroom = (limit - idle) / (device.tdp_w - idle)
+    demand = float(base.demand(base_inputs(profile, device)))
     return np.array(
         [
             busy / total,
             profile.compute_s / total,
             profile.memory_s / total,
-            np.log(max(profile.compute_s, _TINY_S) / max(profile.memory_s, _TINY_S)),
+            log(max(profile.compute_s, _TINY_S) / max(profile.memory_s, _TINY_S)),
             profile.matrix_s / busy,
-            np.log(_kernel_over_launch(profile)),
-            headroom,
-            logit(base.fraction(base_inputs(profile, device, headroom))),
+            log(_kernel_over_launch(profile)),
+            log(max(demand, _TINY_S)),
         ]
     )
-
-
-def logit(fraction: FloatArray) -> FloatArray:
-    """log(f / (1 - f)), f kept away from 0 and 1."""
-    inside = np.clip(fraction, _EDGE, 1 - _EDGE)
-    return np.asarray(np.log(inside / (1 - inside)), dtype=np.float64)
 
 
 class PowerModel:
     """Average board power of a job on any device."""
 
     def __init__(self, params: Mapping[str, Any], booster: Any) -> None:
+        """`params` as training wrote them, `booster` the xgboost.Booster of the correction."""
         self._booster = booster
         self.base = PowerBase(**params["base"])
         self._ranges = np.array(params["feature_ranges"], dtype=np.float64)
@@ -229,28 +236,30 @@ class PowerModel:
         self, profile: JobProfile, device: DeviceSpec, power_limit_w: float | None = None
     ) -> Interval:
         """Average watts of one device over the iteration; idle <= low <= value <= high <= limit."""
-        row = power_features(profile, device, power_limit_w, self.base)
-        correction = float(self._booster.inplace_predict(row[None, :].astype(np.float32))[0])
-        fraction = 1.0 / (1.0 + np.exp(-(row[-1] + correction)))
         idle, limit = idle_power_w(device), limit_w(device, power_limit_w)
-        value = float(idle + fraction * (limit - idle))
+        demand, room = self.demand(profile, device), headroom(device, power_limit_w)
+        value = idle + float(self.base.fraction(np.array(demand), np.array(room))) * (limit - idle)
         known = "known_device" if is_known(device, self._devices) else "new_device"
-        factor = float(np.exp(self._spread[known]))
+        factor = exp(self._spread[known])
         return Interval(value, max(idle, value / factor), min(limit, value * factor))
 
-    def out_of_range(
-        self, profile: JobProfile, device: DeviceSpec, power_limit_w: float | None = None
-    ) -> bool:
+    def demand(self, profile: JobProfile, device: DeviceSpec) -> float:
+        """Dynamic power without any limit, over (default limit - idle)."""
+        row = power_features(profile, device, self.base)
+        correction = float(self._booster.inplace_predict(row[None, :].astype(np.float32))[0])
+        return exp(float(row[-1]) + correction)
+
+    def out_of_range(self, profile: JobProfile, device: DeviceSpec) -> bool:
         """True when a utilisation lies outside what the model was trained on."""
-        row = power_features(profile, device, power_limit_w, self.base)
+        row = power_features(profile, device, self.base)
         low, high = self._ranges
         return bool(((row < low) | (row > high)).any())
 
     def slowdown(self, profile: JobProfile, device: DeviceSpec, power_limit_w: float | None) -> float:
         """Factor on kernel time under a software cap; 1 where the job stays below it.
 
-        Dynamic power goes with clock^exponent (fitted on capped runs), so a job that would draw D above
-        idle and may draw C runs its core-bound part (D / C)^(1 / exponent) times as long.
+        Dynamic power goes with clock^exponent (fitted on capped runs): a job that would draw D above idle
+        while its kernels run, and may draw C, runs (D / C)^(1 / exponent) times as long.
         """
         if power_limit_w is None or power_limit_w >= device.tdp_w:
             return 1.0
@@ -263,5 +272,4 @@ class PowerModel:
         duty = min(1.0, max(profile.busy_s / max(profile.iteration_s, _TINY_S), 0.05))
         free = self.predict(profile, device, None).value
         active = min(device.tdp_w, idle + (free - idle) / duty)
-        ratio = (active - idle) / (limit - idle)
-        return max(1.0, float(ratio))
+        return max(1.0, float((active - idle) / (limit - idle)))

@@ -58,7 +58,7 @@ WORKLOADS: Mapping[tuple[str, str], Workload] = {
     ("mobilenet_v2", ""): Workload("mobilenet_v2", {**_GAISSA, "width": 0.5}),
 }
 """(subject, data set) of the corpus -> workload; GAISSA has one data set and names none."""
-_OPTIMIZERS: Mapping[str, Optimizer] = {
+OPTIMIZERS: Mapping[str, Optimizer] = {
     "adadelta": Optimizer.ADAM,
     "adam": Optimizer.ADAM,
     "adamw": Optimizer.ADAMW,
@@ -111,7 +111,7 @@ def job_program(subject: str, configuration: Mapping[str, Any]) -> Program:
         job_graph(subject, str(configuration.get("dataset", "")), int(configuration["batch"])),
         mode=Mode.TRAIN,
         precision=Precision.parse(configuration["precision"]),
-        optimizer=_OPTIMIZERS[configuration["optimizer"]],
+        optimizer=OPTIMIZERS[configuration["optimizer"]],
         runtime=Runtime.EAGER,
     )
 

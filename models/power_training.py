@@ -1,13 +1,15 @@
 """Training of the power model: base by least squares, trees on what it leaves, calibrated spreads.
 
-Every (device, workload) pair has the same total weight: a sweep over eight limits is no eight jobs. Spreads are
-conformal quantiles of held-out readings: workloads held out for a known device, devices held out for a new one.
+Every (device, workload) pair has the same total weight: a sweep over eight limits is no eight jobs. Spreads
+are conformal quantiles of held-out readings: workloads held out for a known device, devices held out for a
+new one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
+from math import log
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,9 +26,9 @@ from predictor.models.power import (
     PowerBase,
     PowerModel,
     base_inputs,
+    headroom,
     idle_power_w,
     limit_w,
-    logit,
     power_features,
 )
 
@@ -53,7 +55,7 @@ PARAMETERS: dict[str, object] = {
 # Where the least squares start, and what they are pulled to where the rows say nothing: a running kernel
 # costs a third of the headroom, FLOPs and bytes at peak half of it each, kernels of 30 microseconds leave
 # half of the time idle.
-PRIOR = PowerBase(busy=0.35, compute=0.5, memory=0.6, kernel=6.0, sharpness=4.0, density=0.6)
+PRIOR = PowerBase(busy=0.35, compute=0.5, memory=0.6, kernel=6.0, density=0.6, sharpness=4.0)
 _PULL = 0.003
 _EXPONENTS = tuple(float(x) for x in np.round(np.arange(1.0, 3.01, 0.05), 2))
 
@@ -113,16 +115,17 @@ def _fit(samples: Sequence[PowerSample]) -> TrainedModel:
 
     weight = _weights(samples)
     base = fit_base(samples, weight)
-    features = np.stack([power_features(s.profile, s.device, s.limit_w, base) for s in samples])
-    span = np.array([limit_w(s.device, s.limit_w) - idle_power_w(s.device) for s in samples])
-    power = np.array([s.power_w for s in samples])
-    fraction = np.clip((power - [idle_power_w(s.device) for s in samples]) / span, 0.005, 0.995)
-    # A logit moves watts by f (1 - f) span: with this factor the loss is the relative error of the watts.
-    leverage = fraction * (1 - fraction) * span / power
-    row_weight = weight * np.square(leverage)
+    features = np.stack([power_features(s.profile, s.device, base) for s in samples])
+    readings = _Readings.of(samples)
+    fraction = np.clip((readings.power_w - readings.idle_w) / readings.span_w, 0.005, 0.99)
+    demand = base.demand_of(fraction, readings.headroom)
+    # A capped job says little about its demand: this is what a per cent of demand moves the watts by, so
+    # that the loss is the relative error of the watts.
+    leverage = fraction * (1 - fraction**base.sharpness) * readings.span_w / readings.power_w
+    row_weight = weight * np.square(np.maximum(leverage, 0.02))
     matrix = xgboost.DMatrix(
         features.astype(np.float32),
-        label=logit(fraction) - features[:, -1],
+        label=np.log(demand) - features[:, -1],
         weight=row_weight / row_weight.mean(),
     )
     booster = xgboost.train(PARAMETERS, matrix, num_boost_round=ROUNDS)
@@ -140,6 +143,23 @@ def _fit(samples: Sequence[PowerSample]) -> TrainedModel:
     )
     exponent = fit_clock_exponent(samples, PowerModel.from_trained(trained))
     return replace(trained, params={**trained.params, "clock_exponent": exponent})
+
+
+@dataclass(frozen=True, slots=True)
+class _Readings:
+    """Arrays (n,) of the samples: watts, idle watts, limit - idle, headroom."""
+
+    power_w: FloatArray
+    idle_w: FloatArray
+    span_w: FloatArray
+    headroom: FloatArray
+
+    @classmethod
+    def of(cls, samples: Sequence[PowerSample]) -> _Readings:
+        idle = np.array([idle_power_w(s.device) for s in samples])
+        limit = np.array([limit_w(s.device, s.limit_w) for s in samples])
+        room = np.array([headroom(s.device, s.limit_w) for s in samples])
+        return cls(np.array([s.power_w for s in samples]), idle, limit - idle, room)
 
 
 _NAMES = tuple(field.name for field in fields(PowerBase))
@@ -164,16 +184,13 @@ def _devices(samples: Sequence[PowerSample]) -> list[list[float]]:
 
 def fit_base(samples: Sequence[PowerSample], weight: FloatArray) -> PowerBase:
     """Weighted least squares of log watts: coordinate search on the logs of the parameters; deterministic."""
-    idle = np.array([idle_power_w(s.device) for s in samples])
-    limit = np.array([limit_w(s.device, s.limit_w) for s in samples])
-    default = np.array([s.device.tdp_w for s in samples])
-    measured = np.log([s.power_w for s in samples])
-    headroom = (limit - idle) / (default - idle)
-    inputs = np.stack([base_inputs(s.profile, s.device, h) for s, h in zip(samples, headroom, strict=True)])
+    readings = _Readings.of(samples)
+    inputs = np.stack([base_inputs(s.profile, s.device) for s in samples])
 
     def loss(base: PowerBase) -> float:
-        errors = measured - np.log(idle + base.fraction(inputs) * (limit - idle))
-        pull = sum(np.log(a / b) ** 2 for a, b in zip(astuple(base), astuple(PRIOR), strict=True))
+        fraction = base.fraction(base.demand(inputs), readings.headroom)
+        errors = np.log(readings.power_w / (readings.idle_w + fraction * readings.span_w))
+        pull = sum(log(a / b) ** 2 for a, b in zip(astuple(base), astuple(PRIOR), strict=True))
         return float(weight @ np.square(errors) + _PULL * pull)
 
     found, best, step = PRIOR, loss(PRIOR), 1.5

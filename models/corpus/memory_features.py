@@ -133,7 +133,7 @@ def memory_table(
         _Job(name, files[name], tuple(sorted(batches[name]))) for name in sorted(batches) if name in files
     ]
     skipped = {name: f"{GRAPH_FOLDER} holds no export" for name in sorted(batches) if name not in files}
-    skipped |= {name: "measured at another input size" for name in sorted(MISLABELLED & batches.keys())}
+    skipped |= dict.fromkeys(sorted(MISLABELLED & batches.keys()), "measured at another input size")
     found: list[dict[str, object]] = []
     with ProcessPoolExecutor(workers) as pool:
         for done, (job, records) in enumerate(zip(jobs, pool.map(_records, jobs, chunksize=4), strict=True)):

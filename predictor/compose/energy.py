@@ -68,7 +68,7 @@ def compose_energy(
         energy_j=log_interval(total_j, spread),
         average_power_w=power,
         breakdown_j=_breakdown(profile, time, power.value, idle_power_w(device), plan.device_count),
-        out_of_range=model.out_of_range(profile, device, power_limit_w),
+        out_of_range=model.out_of_range(profile, device),
     )
 
 
