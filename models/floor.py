@@ -59,7 +59,7 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
     rate = np.array([sustained_matrix_rate(device, work.compute) for work in works], dtype=np.float64)
     launches = np.array([work.launch_count for work in works], dtype=np.float64)
     moved = np.where(launches > 0, moved_bytes(works), 0.0) if works else np.zeros(0)
-    compute_s = np.maximum(
+    compute_s = (launches > 0) * np.maximum(
         matrix_flops / (rate * matrix_efficiency(works, device)) if works else np.zeros(0),
         vector_flops / device.vector_flops_per_s,
     )

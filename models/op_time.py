@@ -28,7 +28,7 @@ from predictor.features.rows import (
 from predictor.features.tiles import FloatArray
 from predictor.features.work import Elements, Family, OpWork, Phase
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.bundle import Bundle
+from predictor.models.bundle import Bundle, Json, TrainedModel
 from predictor.models.calibration import Spread
 from predictor.models.floor import BOUNDS, floors
 
@@ -131,6 +131,22 @@ class OpTimeModel:
             np.array(params["known_devices"], dtype=np.float64),
         )
 
+    @classmethod
+    def from_trained(cls, trained: TrainedModel) -> OpTimeModel:
+        """A model straight from training, without a bundle on disk."""
+        import xgboost
+
+        families = {Family(name): model for name, model in _mapping(trained.params["families"]).items()}
+        boosters = {}
+        for family in families:
+            boosters[family] = xgboost.Booster(model_file=bytearray(trained.boosters[family.value]))
+            boosters[family].set_param({"nthread": 1})
+        return cls(
+            boosters,
+            {family: FamilyModel.from_json(_mapping(model)) for family, model in families.items()},
+            np.array(trained.params["known_devices"], dtype=np.float64),
+        )
+
     def costs(self, works: Sequence[OpWork], device: DeviceSpec) -> OpCosts:
         """Costs of all works, one matrix per family. Equal works are priced each: deduplicate first."""
         floor = floors(works, device)
@@ -204,6 +220,12 @@ class OpTimeModel:
 
 # Two specifications whose rates and sizes agree within a percent are one device.
 _SAME_DEVICE = 0.01
+
+
+def _mapping(value: Json) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"expected a mapping, got {type(value).__name__}")
+    return value
 
 
 def _as_traffic(work: OpWork) -> OpWork:

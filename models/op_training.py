@@ -74,6 +74,11 @@ class Residuals:
     device: NDArray[np.str_]
     subset: NDArray[np.str_]
 
+    @property
+    def group(self) -> NDArray[np.str_]:
+        """(n,) device and shape set: each pair counts alike in calibration, as it does in training."""
+        return np.char.add(np.char.add(self.device, " "), self.subset)
+
     def metrics(self) -> dict[str, Json]:
         """Mean and median absolute percentage error and the number of rows, pooled and per device."""
         table: dict[str, Json] = {"all": _errors(self.value)}
@@ -129,22 +134,33 @@ def train_op_time(
     tables: Mapping[Family, OpTable], devices: Mapping[str, DeviceSpec], seed: int
 ) -> tuple[TrainedModel, dict[str, Json]]:
     """The stored model, and its metrics per family for held-out shapes and held-out devices."""
-    boosters: dict[str, bytes] = {}
-    families: dict[str, Json] = {}
+    spreads: dict[Family, Spread] = {}
     metrics: dict[str, Json] = {}
     for family, table in tables.items():
         settings = SETTINGS[family]
         shapes, unseen = held_out_shapes(table, settings, seed), held_out_devices(table, settings, seed)
-        spread = Spread(
-            known=grouped_quantile(shapes.value, shapes.device),
-            new=grouped_quantile(unseen.value, unseen.device),
+        spreads[family] = Spread(
+            known=grouped_quantile(shapes.value, shapes.group),
+            new=grouped_quantile(unseen.value, unseen.group),
         )
-        low, high = np.quantile(table.features, [_RANGE_QUANTILE, 1 - _RANGE_QUANTILE], axis=0)
-        families[family.value] = FamilyModel(
-            low.astype(np.float32), high.astype(np.float32), spread
-        ).to_json()
-        boosters[family.value] = bytes(fit(table, settings, seed).save_raw("ubj"))
         metrics[family.value] = {"held_out_shapes": shapes.metrics(), "held_out_devices": unseen.metrics()}
+    return fit_op_time(tables, devices, spreads, seed), metrics
+
+
+def fit_op_time(
+    tables: Mapping[Family, OpTable],
+    devices: Mapping[str, DeviceSpec],
+    spreads: Mapping[Family, Spread],
+    seed: int,
+) -> TrainedModel:
+    """The stored model with given spreads; `devices` are those of the tables."""
+    boosters: dict[str, bytes] = {}
+    families: dict[str, Json] = {}
+    for family, table in tables.items():
+        low, high = np.quantile(table.features, [_RANGE_QUANTILE, 1 - _RANGE_QUANTILE], axis=0)
+        model = FamilyModel(low.astype(np.float32), high.astype(np.float32), spreads[family])
+        families[family.value] = model.to_json()
+        boosters[family.value] = bytes(fit(table, SETTINGS[family], seed).save_raw("ubj"))
     params: dict[str, Json] = {
         "feature_schema": schema_hash(),
         "coverage": COVERAGE,
@@ -153,7 +169,7 @@ def train_op_time(
             [float(value) for value in device_signature(device, "fp32")] for device in devices.values()
         ],
     }
-    return TrainedModel(boosters, params), metrics
+    return TrainedModel(boosters, params)
 
 
 def _joined(parts: Sequence[Residuals]) -> Residuals:

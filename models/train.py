@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 from predictor.hardware.catalog import find_device
-from predictor.hardware.spec import DeviceSpec
 from predictor.models.bundle import DEFAULT_PATH, Json, TrainedModel, write_bundle
-from predictor.models.corpus.build import Progress, read_index, silent
+from predictor.models.corpus.build import Progress, read_index, read_source, silent
 from predictor.models.corpus.manifest import load_manifest
+from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
+from predictor.models.memory import MODEL_NAME as MEMORY
+from predictor.models.memory_training import memory_rows, train_memory
 from predictor.models.op_rows import load_tables
 from predictor.models.op_time import MODEL_NAME as OP_TIME
+from predictor.models.op_time import OpTimeModel
 from predictor.models.op_training import train_op_time
+from predictor.models.power import MODEL_NAME as POWER
+from predictor.models.power_rows import power_samples
+from predictor.models.power_training import train_power
 
 SEED = 20260
 
 OP_SOURCE = "neusight"
 OP_DEVICES = ("p4-pcie-8gb", "p100-pcie-16gb", "v100-pcie-32gb", "t4-pcie-16gb", "a100-pcie-40gb")
 """Devices whose operator rows are trained on. The L4 and AMD rows of the same source stay unseen."""
-
-Step = Callable[[Path, int, Progress], tuple[TrainedModel, Mapping[str, Json]]]
-"""(corpus, seed, progress) -> (model, metrics of held-out groups)."""
+POWER_SOURCES = ("zeus-nsdi23", "gaissa-seaa2023-training")
 
 
 def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: Progress = silent) -> str:
@@ -33,41 +35,31 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
     Returns the bundle's id. Raises InvalidData (corpus absent or incomplete), OutputNotWritable.
     """
     sources = _sources(corpus)
-    models: dict[str, TrainedModel] = {}
-    metrics: dict[str, Json] = {}
-    for done, (name, step) in enumerate(STEPS.items()):
-        progress(name, done, len(STEPS))
-        models[name], metrics[name] = step(corpus, seed, progress)
+    progress("op times", 0, _STEPS)
+    devices = {name: find_device(name) for name in OP_DEVICES}
+    op_time, op_metrics = train_op_time(load_tables(corpus, OP_SOURCE, devices), devices, seed)
+    progress("memory", 1, _STEPS)
+    memory = train_memory(memory_rows(read_source(corpus, MEMORY_TABLE)))
+    progress("power", 2, _STEPS)
+    power = _train_power(corpus, OpTimeModel.from_trained(op_time))
+    progress("bundle", 3, _STEPS)
     identity = write_bundle(
         out or DEFAULT_PATH,
-        models,
-        {"seed": seed, "sources": sources, "metrics": metrics, "libraries": _libraries()},
+        {OP_TIME: op_time, MEMORY: memory, POWER: power},
+        {"seed": seed, "sources": sources, "metrics": {OP_TIME: op_metrics}, "libraries": _libraries()},
     )
-    progress("bundle", len(STEPS), len(STEPS))
+    progress("bundle", _STEPS, _STEPS)
     return identity
 
 
-def train_op_time_step(
-    corpus: Path, seed: int, progress: Progress
-) -> tuple[TrainedModel, Mapping[str, Json]]:
-    """Op times from the operator rows of OP_DEVICES."""
-    devices: dict[str, DeviceSpec] = {name: find_device(name) for name in OP_DEVICES}
-    return train_op_time(load_tables(corpus, OP_SOURCE, devices), devices, seed)
+_STEPS = 4
 
 
-def _later(module: str, function: str) -> Step:
-    """A step whose module is imported when it runs: training code is heavy."""
+def _train_power(corpus: Path, op_time: OpTimeModel) -> TrainedModel:
+    import polars as pl
 
-    def run(corpus: Path, seed: int, progress: Progress) -> tuple[TrainedModel, Mapping[str, Json]]:
-        step: Step = getattr(import_module(module), function)
-        return step(corpus, seed, progress)
-
-    return run
-
-
-STEPS: Mapping[str, Step] = {
-    OP_TIME: train_op_time_step,
-}
+    rows = pl.concat([read_source(corpus, source) for source in POWER_SOURCES])
+    return train_power(power_samples(rows, op_time, find_device))
 
 
 def _sources(corpus: Path) -> dict[str, Json]:

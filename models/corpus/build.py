@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -136,4 +137,5 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     except OSError as error:
         raise OutputNotWritable(f"{path}: cannot be written ({error.strerror or error})") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from predictor.features.dtype import Compute
+from predictor.features.work import Family
+from predictor.hardware.spec import DeviceKind
+from predictor.hardware.sustained import sustained_fraction, sustained_matrix_rate
+from predictor.models.floor import BOUNDS, KERNEL_START_S, floors
+from tests.unit.models.op_cases import DEVICE, device, pointwise, product
+
+
+def test_a_memory_bound_kernel_takes_its_bytes_over_the_bandwidth() -> None:
+    floor = floors([pointwise(10**8)], DEVICE)
+    assert floor.total_s[0] == pytest.approx(8e8 / 900e9 + KERNEL_START_S)
+    assert BOUNDS[floor.bound[0]] == "memory"
+
+
+def test_a_full_product_takes_its_flops_over_the_rate() -> None:
+    # 80 cores, 128 x 128 tiles: 80 x 128 rows by 128 x 4 columns are four full waves.
+    floor = floors([product(80 * 128, 4 * 128, 8192)], DEVICE)
+    assert floor.total_s[0] == pytest.approx(2 * 80 * 128 * 512 * 8192 / 14e12 + KERNEL_START_S)
+    assert BOUNDS[floor.bound[0]] == "compute"
+
+
+def test_one_tile_more_than_a_wave_costs_a_second_wave() -> None:
+    full = floors([product(80 * 128, 128, 8192)], DEVICE).work_s[0]
+    more = floors([product(81 * 128, 128, 8192)], DEVICE).work_s[0]
+    # Smaller tiles soften the step: 81 tiles of 128 x 128 are 162 of 64 x 128, three waves of half the size.
+    assert 1.3 * full < more <= 2.0 * full
+
+
+def test_tiny_kernels_are_launch_bound_and_views_are_free() -> None:
+    floor = floors([pointwise(10), pointwise(10**8, launches=0)], DEVICE)
+    assert BOUNDS[floor.bound[0]] == "launch"
+    assert floor.total_s[0] == pytest.approx(KERNEL_START_S, rel=0.01)
+    assert floor.launch_s[1] == floor.memory_s[1] == 0.0
+
+
+def test_a_cpu_has_no_tiles() -> None:
+    cpu = device(kind=DeviceKind.CPU, core_count=16)
+    assert floors([product(1, 1, 10**6)], cpu).compute_s[0] == pytest.approx(2e6 / 14e12)
+
+
+def test_half_precision_uses_the_tensor_rate() -> None:
+    single = floors([product(8192, 8192, 8192)], DEVICE).work_s[0]
+    half = floors([product(8192, 8192, 8192, compute=Compute.FP16)], DEVICE).work_s[0]
+    assert single / half == pytest.approx(112 / 14, rel=0.2)
+
+
+def test_a_type_the_device_lacks_runs_on_its_fp32_pipelines() -> None:
+    assert sustained_matrix_rate(DEVICE, "bf16") == sustained_matrix_rate(DEVICE, "fp32")
+
+
+def test_the_power_limit_lowers_the_rate_only_where_it_binds() -> None:
+    assert sustained_fraction(DEVICE, "fp32") == 1.0
+    assert sustained_fraction(device(tdp_w=70.0), "fp32") == pytest.approx(70 * 54.3e9 / 14e12)
+    assert sustained_fraction(device(tdp_w=70.0, architecture="unheard of"), "fp32") == 1.0
+
+
+def test_no_works_no_floors() -> None:
+    assert floors([], DEVICE).total_s.shape == (0,)
+
+
+@pytest.mark.parametrize("factor", [2, 10])
+def test_more_work_never_costs_less(factor: int) -> None:
+    small = [product(512, 512, 512), product(512, 512, 512, batch=8), pointwise(10**6)]
+    large = [
+        product(512 * factor, 512, 512),
+        product(512, 512, 512, batch=8 * factor),
+        pointwise(factor * 10**6, Family.COPY),
+    ]
+    assert np.all(floors(large, DEVICE).total_s >= floors(small, DEVICE).total_s)
+    assert math.isfinite(floors(large, DEVICE).total_s.sum())
