@@ -65,10 +65,10 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerMemory:
-    """Bytes of persistent state per parameter tensor, and of temporaries during the step."""
+    """Bytes of each persistent state tensor, and of each temporary during the step."""
 
     state_bytes: tuple[int, ...] = ()
-    temporary_bytes: int = 0
+    temporary_bytes: tuple[int, ...] = ()
 
 
 def memory_work(
@@ -91,8 +91,7 @@ def memory_work(
     values, optimizer = graph.values, optimizer or OptimizerMemory()
     lifetimes = _Sweep(graph, steps, training, seeds).lifetimes()
     length = 2 * len(steps) + 1 if training else max(1, len(steps))
-    if optimizer.temporary_bytes:
-        lifetimes.append(Lifetime(Line.TRANSIENT, optimizer.temporary_bytes, length - 1, length - 1))
+    lifetimes += [Lifetime(Line.TRANSIENT, size, length - 1, length - 1) for size in optimizer.temporary_bytes]
     saved_bytes, transient_bytes, allocated_bytes = _peak(lifetimes, length)
     if not training:
         saved_bytes, transient_bytes = saved_bytes + transient_bytes, 0

@@ -51,8 +51,9 @@ _ADAM_PASSES = (
 RULES: dict[Optimizer, UpdateRule] = {
     Optimizer.NONE: UpdateRule((), Pass("none", 0, 0, 0), 0),
     Optimizer.SGD: UpdateRule((Pass("add", 2, 1, 2),), Pass("sgd", 2, 1, 2), 0),
+    # Weight decay, which momentum is hardly ever used without, makes a new list of gradients.
     Optimizer.MOMENTUM: UpdateRule(
-        (Pass("mul", 1, 1, 1), Pass("add", 2, 1, 1), Pass("add", 2, 1, 2)), Pass("momentum", 3, 2, 4), 1
+        (Pass("mul", 1, 1, 1), Pass("add", 2, 1, 1), Pass("add", 2, 1, 2)), Pass("momentum", 3, 2, 4), 1, 1
     ),
     # The square root of the second moment is the temporary.
     Optimizer.ADAM: UpdateRule(_ADAM_PASSES, Pass("adam", 4, 3, 13), 2, 1),
@@ -122,5 +123,8 @@ def optimizer_memory(parameters: Iterable[Value], optimizer: Optimizer, runtime:
     """State: tensors of each parameter's own type. Temporaries live for one step."""
     rule = RULES[optimizer]
     sizes = [value.size_bytes for value in parameters]
-    temporary = 0 if runtime is Runtime.COMPILED else rule.temporary_count * sum(sizes)
-    return OptimizerMemory(tuple(size for size in sizes for _ in range(rule.state_count)), temporary)
+    temporary_count = 0 if runtime is Runtime.COMPILED else rule.temporary_count
+    return OptimizerMemory(
+        tuple(size for size in sizes for _ in range(rule.state_count)),
+        tuple(size for size in sizes for _ in range(temporary_count)),
+    )

@@ -66,8 +66,8 @@ def test_state(optimizer: Optimizer, tensors: int) -> None:
 
 
 def test_foreach_adam_needs_a_temporary_copy() -> None:
-    assert optimizer_memory(PARAMETERS, Optimizer.ADAM, Runtime.EAGER).temporary_bytes == 4 * COUNT
-    assert optimizer_memory(PARAMETERS, Optimizer.ADAM, Runtime.COMPILED).temporary_bytes == 0
+    assert optimizer_memory(PARAMETERS, Optimizer.ADAM, Runtime.EAGER).temporary_bytes == tuple(v.size_bytes for v in PARAMETERS)
+    assert optimizer_memory(PARAMETERS, Optimizer.ADAM, Runtime.COMPILED).temporary_bytes == ()
 
 
 def test_half_precision_state_has_the_parameters_type() -> None:
