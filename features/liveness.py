@@ -91,7 +91,9 @@ def memory_work(
     values, optimizer = graph.values, optimizer or OptimizerMemory()
     lifetimes = _Sweep(graph, steps, training, seeds).lifetimes()
     length = 2 * len(steps) + 1 if training else max(1, len(steps))
-    lifetimes += [Lifetime(Line.TRANSIENT, size, length - 1, length - 1) for size in optimizer.temporary_bytes]
+    lifetimes += [
+        Lifetime(Line.TRANSIENT, size, length - 1, length - 1) for size in optimizer.temporary_bytes
+    ]
     saved_bytes, transient_bytes, allocated_bytes = _peak(lifetimes, length)
     if not training:
         saved_bytes, transient_bytes = saved_bytes + transient_bytes, 0
@@ -284,6 +286,7 @@ class _Sweep:
         storage: dict[str, str] = {}
         spans: dict[str, list[int]] = {}
         parameter_begins: dict[str, int] = {}
+        found: list[Lifetime] = []
         for index in range(count - 1, -1, -1):
             step, now = self._steps[index], 2 * count - 1 - index
             if not step.gradients:
@@ -304,12 +307,14 @@ class _Sweep:
                     parameter_begins.setdefault(name, now)
                 elif name in storage:
                     spans[storage[name]][1] = now
+                    # The new part and the sum stand beside the old sum while they are added.
+                    found += [Lifetime(Line.TRANSIENT, values[name].size_bytes, now, now)] * 2
                 elif name in step.passes and arrived:
                     storage[name] = arrived
                 else:
                     storage[name] = name
                     spans[name] = [now, now]
-        found = [Lifetime(Line.TRANSIENT, values[name].size_bytes, *span) for name, span in spans.items()]
+        found += [Lifetime(Line.TRANSIENT, values[name].size_bytes, *span) for name, span in spans.items()]
         found += [
             Lifetime(Line.PARAMETER_GRADIENT, values[name].size_bytes, begin, 2 * count)
             for name, begin in parameter_begins.items()
