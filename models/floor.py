@@ -59,10 +59,11 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
     rate = np.array([sustained_matrix_rate(device, work.compute) for work in works], dtype=np.float64)
     launches = np.array([work.launch_count for work in works], dtype=np.float64)
     moved = np.where(launches > 0, moved_bytes(works), 0.0) if works else np.zeros(0)
-    compute_s = (launches > 0) * np.maximum(
+    compute_s = np.maximum(
         matrix_flops / (rate * matrix_efficiency(works, device)) if works else np.zeros(0),
         vector_flops / device.vector_flops_per_s,
     )
+    compute_s = np.where(launches > 0, compute_s, 0.0)
     memory_s = moved / device.memory_bytes_per_s
     launch_s = launches * KERNEL_START_S
     work_s = np.maximum(compute_s, memory_s)
