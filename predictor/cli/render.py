@@ -199,7 +199,7 @@ def _op_table(explanation: Explanation, top: int) -> FittedTable:
             format_quantity(row.flops, "") if row.flops else "",
             txt.size(row.moved_bytes),
             row.source,
-            Text(row.example_node, "dim"),
+            Text(txt.shortened(row.example_node, 24), "dim"),
         )
     rest = explanation.rows[top:]
     if rest:

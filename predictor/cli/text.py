@@ -75,6 +75,11 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def shortened(text: str, length: int) -> str:
+    """At most `length` characters; the end stays, for that is where exporters put the number."""
+    return text if len(text) <= length else f"…{text[1 - length :]}"
+
+
 def short_id(identity: str) -> str:
     """The first twelve digits of a sha256 id."""
     kind, colon, digits = identity.partition(":")

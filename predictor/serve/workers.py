@@ -7,6 +7,7 @@ A worker that dies is replaced; workers that keep dying end the server.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import socket
 import tempfile
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from threading import Thread
 from types import FrameType
 
 from predictor.errors import InvalidRequest, Unavailable
@@ -75,7 +77,16 @@ def _watch(
 def _work(settings: ServerSettings) -> None:
     from predictor.serve.app import run
 
+    Thread(target=_follow_parent, daemon=True, name="perfcast-parent").start()
     run(settings)
+
+
+def _follow_parent() -> None:
+    """Stops this worker when the process that watches it is gone, killed without a chance to say so."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _reserved_port(settings: ServerSettings) -> socket.socket:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,3 +132,13 @@ def _children(pid: int) -> list[int]:
     """Worker processes of the server; multiprocessing's resource tracker is none."""
     tasks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(task) for task in tasks if "spawn_main" in Path(f"/proc/{task}/cmdline").read_text()]
+
+
+def test_workers_do_not_outlive_the_process_that_watches_them() -> None:
+    with _running([*PERFCAST, "serve", "--port", "0", "--workers", "2"]) as (process, _):
+        workers = _children(process.pid)
+        process.kill()
+        deadline_s = time.monotonic() + 20
+        while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
