@@ -199,6 +199,14 @@ _ACCEPTS: dict[str, Callable[[Shape, Strides, int], bool]] = {
     "Attention": _heads,
 }
 
+
+
+def accepts(op_type: str, shape: Shape, strides: Strides, position: int) -> bool:
+    """Whether the kernel of `op_type` reads input `position` at those strides, without a copy first."""
+    accept = _ACCEPTS.get(op_type)
+    return accept is None or accept(shape, strides, position)
+
+
 # Ops whose outputs may be strided although every input is row-major.
 _REORDERS = frozenset({"Transpose", "Split", "Slice", "Expand", "Gather", "Attention", "Contiguous"})
 

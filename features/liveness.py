@@ -94,43 +94,85 @@ def memory_work(
     lifetimes += [
         Lifetime(Line.TRANSIENT, size, length - 1, length - 1) for size in optimizer.temporary_bytes
     ]
+    return memory_of_lifetimes(
+        lifetimes,
+        length=length,
+        training=training,
+        held=Held(
+            parameter_bytes=_total(values, graph.parameters),
+            buffer_bytes=_total(values, graph.buffers),
+            persistent_bytes=[values[name].size_bytes for name in sorted(graph.parameters | graph.buffers)],
+            input_bytes=[values[name].size_bytes for name in graph.inputs],
+            state_bytes=optimizer.state_bytes,
+            state_step=length - 1,
+        ),
+        workspaces=_workspaces(steps, training),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an iteration holds from its first step to its last, beside the lifetimes; sizes in bytes.
+
+    Attributes:
+        parameter_bytes, buffer_bytes: totals.
+        persistent_bytes: the same, tensor by tensor, in the order in which they are allocated.
+        input_bytes: the batch, allocated anew for each iteration.
+        state_bytes: the optimizer's, allocated in step `state_step` of the first iteration.
+    """
+
+    parameter_bytes: int
+    buffer_bytes: int
+    persistent_bytes: Sequence[int]
+    input_bytes: Sequence[int]
+    state_bytes: Sequence[int] = ()
+    state_step: int = 0
+
+
+def memory_of_lifetimes(
+    lifetimes: Sequence[Lifetime],
+    *,
+    length: int,
+    training: bool,
+    held: Held,
+    workspaces: Mapping[int, int],
+) -> MemoryWork:
+    """The peak of a timeline of `length` steps, and what an allocator holds after running it twice.
+
+    Args:
+        workspaces: operands of the largest convolution, in bytes, by step.
+    """
     saved_bytes, transient_bytes, allocated_bytes = _peak(lifetimes, length)
     if not training:
         saved_bytes, transient_bytes = saved_bytes + transient_bytes, 0
-    held = [values[name].size_bytes for name in sorted(graph.parameters | graph.buffers)]
-    inputs = [values[name].size_bytes for name in graph.inputs]
     schedule = _Schedule(
         held=held,
-        batch=inputs,
-        state=optimizer.state_bytes,
         sizes=[item.size_bytes for item in lifetimes],
         begins=_by_step(item.begin for item in lifetimes),
         ends=_by_step(item.end for item in lifetimes),
-        workspaces=_workspaces(steps, training),
+        workspaces=workspaces,
         length=length,
     )
     plain = schedule.reserved_bytes(0)
-    has_workspace = bool(schedule.workspaces)
-    state_bytes = sum(optimizer.state_bytes)
     return MemoryWork(
-        parameter_bytes=_total(values, graph.parameters),
+        parameter_bytes=held.parameter_bytes,
         gradient_bytes=sum(x.size_bytes for x in lifetimes if x.line is Line.PARAMETER_GRADIENT),
-        optimizer_state_bytes=state_bytes,
-        buffer_bytes=_total(values, graph.buffers),
-        input_bytes=sum(inputs),
+        optimizer_state_bytes=sum(held.state_bytes),
+        buffer_bytes=held.buffer_bytes,
+        input_bytes=sum(held.input_bytes),
         activation_bytes=saved_bytes,
         transient_bytes=transient_bytes,
         saved_bytes=sum(item.size_bytes for item in lifetimes if item.line is Line.SAVED),
-        live_peak_bytes=sum(held)
-        + sum(inputs)
-        + state_bytes
+        live_peak_bytes=sum(held.persistent_bytes)
+        + sum(held.input_bytes)
+        + sum(held.state_bytes)
         + saved_bytes
         + transient_bytes
         + allocated_bytes,
         reserved_bytes=plain,
-        workspace_reserved_bytes=schedule.reserved_bytes(1) if has_workspace else plain,
+        workspace_reserved_bytes=schedule.reserved_bytes(1) if workspaces else plain,
         large_workspace_reserved_bytes=(
-            schedule.reserved_bytes(_LARGE_WORKSPACE_FACTOR) if has_workspace else plain
+            schedule.reserved_bytes(_LARGE_WORKSPACE_FACTOR) if workspaces else plain
         ),
     )
 
@@ -168,15 +210,11 @@ class _Schedule:
     """What an allocator is asked for, in order; sizes in bytes.
 
     Attributes:
-        held: before the first iteration. batch: at the start of each, freed at its end.
-        state: made in the first optimizer step.
         sizes: of the lifetimes. begins, ends: their indices by step.
         workspaces: taken and given back within a step.
     """
 
-    held: Sequence[int]
-    batch: Sequence[int]
-    state: Sequence[int]
+    held: Held
     sizes: Sequence[int]
     begins: Mapping[int, Sequence[int]]
     ends: Mapping[int, Sequence[int]]
@@ -188,13 +226,13 @@ class _Schedule:
         allocator = CachingAllocator()
         allocate, release, sizes = allocator.allocate, allocator.release, self.sizes
         addresses = [0] * len(sizes)
-        for size in self.held:
+        for size in self.held.persistent_bytes:
             allocate(size)
         for iteration in range(2):
-            batch = [allocate(size) for size in self.batch]
+            batch = [allocate(size) for size in self.held.input_bytes]
             for step in range(self.length):
-                if step == self.length - 1 and iteration == 0:
-                    for size in self.state:
+                if step == self.held.state_step and iteration == 0:
+                    for size in self.held.state_bytes:
                         allocate(size)
                 for index in self.begins.get(step, ()):
                     addresses[index] = allocate(sizes[index])

@@ -34,7 +34,7 @@ class Pointwise:
     keeps: Keeps = Keeps.INPUT
 
 
-_UNARY: dict[str, Pointwise] = {
+UNARY: dict[str, Pointwise] = {
     "Relu": Pointwise("relu", 1, 1, Keeps.OUTPUT),
     "Sigmoid": Pointwise("sigmoid", 4, 3, Keeps.OUTPUT),
     "Tanh": Pointwise("tanh", 1, 3, Keeps.OUTPUT),
@@ -83,7 +83,7 @@ _UNARY: dict[str, Pointwise] = {
 }
 
 # Their gradients differ per operand: see the functions below.
-_NARY: dict[str, Pointwise] = {
+NARY: dict[str, Pointwise] = {
     "Add": Pointwise("add", 1),
     "Sub": Pointwise("sub", 1),
     "Mul": Pointwise("mul", 1),
@@ -114,7 +114,7 @@ _NARY: dict[str, Pointwise] = {
 _CHAINED = frozenset({"Sum", "Mean", "Max", "Min"})
 
 
-@WORK_RULES.register("", *_UNARY)
+@WORK_RULES.register("", *UNARY)
 @WORK_RULES.register("perfcast", "Gelu", "Silu", "Mish")
 @WORK_RULES.register("com.microsoft", "Gelu", "FastGelu", "QuickGelu", "BiasGelu")
 def unary(op: OpView) -> tuple[OpWork, ...]:
@@ -123,7 +123,7 @@ def unary(op: OpView) -> tuple[OpWork, ...]:
     return (pointwise(op, entry.kind, entry.flops),)
 
 
-@BACKWARD_RULES.register("", *_UNARY)
+@BACKWARD_RULES.register("", *UNARY)
 @BACKWARD_RULES.register("perfcast", "Gelu", "Silu", "Mish")
 @BACKWARD_RULES.register("com.microsoft", "Gelu", "FastGelu", "QuickGelu", "BiasGelu")
 def unary_backward(op: OpView) -> Backward:
@@ -146,13 +146,13 @@ def unary_backward(op: OpView) -> Backward:
 
 
 def _entry(op: OpView) -> Pointwise:
-    return _UNARY["Gelu"] if op.op_type.endswith("Gelu") else _UNARY[op.op_type]
+    return UNARY["Gelu"] if op.op_type.endswith("Gelu") else UNARY[op.op_type]
 
 
-@WORK_RULES.register("", *_NARY)
+@WORK_RULES.register("", *NARY)
 def nary(op: OpView) -> tuple[OpWork, ...]:
     """One kernel for two operands (three for Where); one per further operand of the variadic ops."""
-    entry = _NARY[op.op_type]
+    entry = NARY[op.op_type]
     operands, out = [value for value in op.inputs if value is not None], op.output()
     if op.op_type not in _CHAINED or len(operands) <= 2:
         flops = 0 if len(operands) == 1 else entry.flops
@@ -244,7 +244,7 @@ def select_backward(op: OpView) -> Backward:
     works: list[OpWork] = []
     for index, value in enumerate(op.inputs):
         if value is not None and op.wants_gradient(index):
-            works.extend(_kernel(op, _NARY[op.op_type].kind, 2, index, *op.present_inputs))
+            works.extend(_kernel(op, NARY[op.op_type].kind, 2, index, *op.present_inputs))
     return Backward(tuple(works), tuple(value.name for value in op.present_inputs))
 
 
