@@ -35,9 +35,16 @@ except SystemExit:
 """
 
 
+_REPORT = """
+import resource, sys
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, file=sys.stderr)
+"""
+
+
 def child_cpu_s(code: str) -> float:
     """Median CPU seconds of a fresh interpreter that runs `code`, start-up included."""
-    script = f"{code}\nimport os\nprint(sum(os.times()[:2]), file=__import__('sys').stderr)"
+    script = f"{code}\n{_REPORT}"
     samples = []
     for _ in range(REPEATS):
         done = subprocess.run(

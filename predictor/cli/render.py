@@ -183,9 +183,9 @@ def _op_table(explanation: Explanation, top: int) -> FittedTable:
         "bound by",
         ">of floor??",
         ">FLOP???",
-        ">bytes???",
+        ">bytes????",
     )
-    table = FittedTable(*headers, "source?", "for example????")
+    table = FittedTable(*headers, "source?", "for example??")
     for row in explanation.rows[:top]:
         table.add_row(
             row.op_type,
