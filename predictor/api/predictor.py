@@ -47,9 +47,10 @@ class Predictor:
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
         self._sources = GraphSources()
-        self._programs: Memo[Hashable, Program] = Memo(512)
-        self._costs: Memo[Hashable, ProgramCosts] = Memo(2048)
-        self._answers: Memo[Hashable, Prediction] = Memo(65536)
+        # Full, these hold about 200 MB of GPT-2-sized graphs: 0.5 MB per graph with its program, 3 kB per answer.
+        self._programs: Memo[Hashable, Program] = Memo(256)
+        self._costs: Memo[Hashable, ProgramCosts] = Memo(1024)
+        self._answers: Memo[Hashable, Prediction] = Memo(16384)
 
     @classmethod
     def load(cls, bundle: str | Path | None = None) -> Predictor:

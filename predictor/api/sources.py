@@ -35,7 +35,7 @@ class Binding:
 class GraphSources:
     """Resolves graph sources. Models and bound graphs are remembered, least recently used first out."""
 
-    def __init__(self, models: int = 256, graphs: int = 512) -> None:
+    def __init__(self, models: int = 256, graphs: int = 256) -> None:
         self._models: Memo[str, bytes] = Memo(models)
         self._graphs: Memo[GraphKey, Graph] = Memo(graphs)
 
