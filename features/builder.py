@@ -336,11 +336,15 @@ class GraphBuilder:
         """Joined along one axis."""
         return self._one("Concat", list(parts), axis=axis)
 
-    def split(self, x: Tensor, parts: int, *, axis: int) -> tuple[Tensor, ...]:
-        """Equal parts along one axis."""
+    def split(self, x: Tensor, parts: int | Sequence[int], *, axis: int) -> tuple[Tensor, ...]:
+        """Equal parts along one axis, or parts of the given sizes."""
         if parts == 1:
             return (x,)
-        outputs: tuple[Tensor, ...] = self.op("Split", [x], parts, axis=axis, num_outputs=parts)
+        outputs: tuple[Tensor, ...]
+        if isinstance(parts, int):
+            outputs = self.op("Split", [x], parts, axis=axis, num_outputs=parts)
+        else:
+            outputs = self.op("Split", [x, self.constant(list(parts))], len(parts), axis=axis)
         return outputs
 
     def slice(self, x: Tensor, start: int, stop: int, *, axis: int, step: int = 1) -> Tensor:

@@ -1,0 +1,207 @@
+"""Self- and cross-attention with grouped heads, rotary positions, windows and position biases.
+
+The implementations call the framework's fused kernel where a family supports it: that is ONNX's `Attention`
+(opset 23) here. A purely causal layer carries the flag and no mask, so only the lower triangle is counted.
+With any mask (a window shorter than the sequence, a position bias) the kernel computes all scores, and heads
+that share keys are copied for every query first. Families without the fused kernel are written out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from predictor.features.architectures.huggingface.job import Job
+from predictor.features.architectures.huggingface.parts import Norm, scaled
+from predictor.features.architectures.layers import indices, merge_heads, split_heads
+from predictor.features.builder import GraphBuilder, Tensor
+from predictor.features.dtype import DType
+
+# The fused kernel shares keys among queries itself up to this head size.
+_WIDEST_SHARED_HEAD = 256
+_LOWEST = -3.4e38
+
+
+class Pairing(StrEnum):
+    """Which elements of a head are rotated together."""
+
+    HALVES = "halves"
+    NEIGHBOURS = "neighbours"
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Rotary positions over the first `dims` elements of a head; `table` tells equal sizes apart."""
+
+    dims: int
+    pairing: Pairing = Pairing.HALVES
+    table: str = "rotary"
+
+    def __call__(self, job: Job, x: Tensor) -> Tensor:
+        """Rotated (batch, heads, length, head size)."""
+        b, size = job.b, x.size(-1)
+        if self.dims == size:
+            return self._rotated(job, x)
+        first, rest = b.split(x, (self.dims, size - self.dims), axis=-1)
+        return b.concat([self._rotated(job, first), rest], axis=-1)
+
+    def _rotated(self, job: Job, x: Tensor) -> Tensor:
+        b = job.b
+        cosine, sine = job.once((self.table, self.dims, x.size(2)), lambda: self._tables(b, x.size(2)))
+        return b.add(b.mul(x, cosine), b.mul(self._turned(b, x), sine))
+
+    def _turned(self, b: GraphBuilder, x: Tensor) -> Tensor:
+        """Every pair (p, q) as (-q, p)."""
+        half = self.dims // 2
+        if self.pairing is Pairing.HALVES:
+            first, second = b.split(x, 2, axis=-1)
+            return b.concat([b.op("Neg", [second]), first], axis=-1)
+        pairs = b.reshape(x, [0, 0, 0, half, 2])
+        first, second = b.split(pairs, 2, axis=-1)
+        return b.reshape(b.concat([b.op("Neg", [second]), first], axis=-1), [0, 0, 0, self.dims])
+
+    def _tables(self, b: GraphBuilder, length: int) -> tuple[Tensor, Tensor]:
+        places = b.op("Cast", [indices(b, (length, 1), f"{self.table}.positions")], to=1)
+        angles = b.mul(places, b.parameter((self.dims // 2,), f"{self.table}.frequencies"))
+        both = b.concat([angles, angles], axis=-1)
+        return b.op("Cos", [both]), b.op("Sin", [both])
+
+
+class QueryKeyNorm(StrEnum):
+    """Whether queries and keys are normalised, and over what."""
+
+    NONE = "none"
+    HEAD = "head"
+    ALL_HEADS = "all_heads"
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Projections, attention and the output projection.
+
+    Attributes:
+        heads, kv_heads, head_dim: of queries; of keys and values; elements of a head.
+        bias, out_bias: of the projections of query, key and value; of the output's.
+        key_bias: of the key's projection where it differs from `bias`.
+        joint: query, key and value are one matrix.
+        causal: a token sees itself and what is before it.
+        window: how many tokens back it sees; None for all.
+        scale: factor on the scores; None is one over the root of the head size.
+        written_out: the implementation has no fused kernel.
+        softcap: scores are squeezed by tanh to this size.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    bias: bool = False
+    out_bias: bool = False
+    key_bias: bool | None = None
+    joint: bool = False
+    causal: bool = True
+    window: int | None = None
+    rotary: Rotary | None = None
+    normalised: QueryKeyNorm = QueryKeyNorm.NONE
+    norm: Norm | None = None
+    scale: float | None = None
+    written_out: bool = False
+    softcap: float | None = None
+
+    def __call__(
+        self, job: Job, x: Tensor, *, source: Tensor | None = None, position_bias: Tensor | None = None
+    ) -> Tensor:
+        """(batch, length, width) to the same; keys and values come from `source` where given."""
+        b = job.b
+        query, key, value = self._projected(b, x, source if source is not None else x)
+        if self.normalised is QueryKeyNorm.ALL_HEADS and self.norm:
+            query, key = self.norm(b, query), self.norm(b, key)
+        query = split_heads(b, query, self.heads)
+        key, value = split_heads(b, key, self.kv_heads), split_heads(b, value, self.kv_heads)
+        if self.normalised is QueryKeyNorm.HEAD and self.norm:
+            query, key = self.norm(b, query), self.norm(b, key)
+        if self.rotary:
+            query, key = self.rotary(job, query), self.rotary(job, key)
+        mixed = self.attend(job, query, key, value, position_bias=position_bias)
+        return b.linear(merge_heads(b, mixed), x.size(-1), bias=self.out_bias)
+
+    def attend(
+        self, job: Job, query: Tensor, key: Tensor, value: Tensor, *, position_bias: Tensor | None = None
+    ) -> Tensor:
+        """Softmax of the scores times values: (batch, heads, length, head size) each."""
+        b, length = job.b, query.size(2)
+        windowed = self.window is not None and self.window < length
+        needs_mask = windowed or self.written_out or position_bias is not None
+        mask = causal_mask(job, length, self.window) if self.causal and needs_mask else None
+        groups = self.heads // self.kv_heads
+        wide = key.size(-1) != value.size(-1) or key.size(-1) > _WIDEST_SHARED_HEAD
+        if groups > 1 and (wide or needs_mask):
+            key, value = repeat_heads(b, key, groups), repeat_heads(b, value, groups)
+        if self.written_out:
+            return self._written_out(b, query, key, value, mask, position_bias)
+        if position_bias is not None:
+            mask = position_bias if mask is None else b.op("Where", [mask, position_bias, b.constant(_LOWEST)])
+        causal = 1 if self.causal and mask is None else None
+        mixed: Tensor = b.op("Attention", [query, key, value, mask], is_causal=causal, scale=self.scale)
+        return mixed
+
+    def _projected(self, b: GraphBuilder, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        wide, narrow = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        if self.joint:
+            joined = b.linear(x, wide + 2 * narrow, bias=self.bias)
+            query, key, value = b.split(joined, (wide, narrow, narrow), axis=-1)
+            return query, key, value
+        key_bias = self.bias if self.key_bias is None else self.key_bias
+        return (
+            b.linear(x, wide, bias=self.bias),
+            b.linear(source, narrow, bias=key_bias),
+            b.linear(source, narrow, bias=self.bias),
+        )
+
+    def _written_out(
+        self,
+        b: GraphBuilder,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        position_bias: Tensor | None,
+    ) -> Tensor:
+        scores = b.matmul(query, b.transpose(key, [0, 1, 3, 2]))
+        scores = scaled(b, scores, self.head_dim**-0.5 if self.scale is None else self.scale)
+        if self.softcap is not None:
+            cap = b.constant(float(self.softcap))
+            scores = b.mul(b.tanh(b.div(scores, cap)), cap)
+        if position_bias is not None:
+            scores = b.add(scores, position_bias)
+        if mask is not None:
+            scores = b.op("Where", [mask, scores, b.constant(_LOWEST)])
+        return b.matmul(b.softmax(scores), value)
+
+
+def causal_mask(job: Job, length: int, window: int | None = None) -> Tensor:
+    """(1, 1, length, length), true where a token may look; one per graph and window."""
+    reach = window if window is not None and window < length else None
+    mask: Tensor = job.once(
+        ("mask", length, reach),
+        lambda: job.b.parameter((1, 1, length, length), "mask", DType.BOOL),
+    )
+    return mask
+
+
+def repeat_heads(b: GraphBuilder, x: Tensor, times: int) -> Tensor:
+    """Every head copied `times` times: (batch, heads * times, length, head size)."""
+    wide = b.op("Expand", [b.op("Unsqueeze", [x, b.constant([2])]), b.constant([1, 1, times, 1, 1])])
+    return b.reshape(wide, [0, x.size(1) * times, x.size(2), x.size(3)])
+
+
+def linear_biases(job: Job, heads: int, length: int) -> Tensor:
+    """ALiBi: a slope per head times the distance, (1, heads, 1, length); slopes are not trained."""
+
+    def make() -> Tensor:
+        b = job.b
+        slopes = b.parameter((heads, 1), "slopes", DType.INT64)
+        product = b.mul(slopes, indices(b, (1, length), "distances"))
+        return b.reshape(b.op("Cast", [product], to=1), [1, heads, 1, length])
+
+    biases: Tensor = job.once(("alibi", heads, length), make)
+    return biases
