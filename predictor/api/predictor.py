@@ -47,7 +47,7 @@ class Predictor:
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
         self._sources = GraphSources()
-        # Full, these hold about 200 MB of GPT-2-sized graphs: 0.5 MB per graph with its program, 3 kB per answer.
+        # Full, about 200 MB with graphs like GPT-2: 0.5 MB per graph with its program, 3 kB per answer.
         self._programs: Memo[Hashable, Program] = Memo(256)
         self._costs: Memo[Hashable, ProgramCosts] = Memo(1024)
         self._answers: Memo[Hashable, Prediction] = Memo(16384)
