@@ -14,40 +14,25 @@ import predictor.api
 from predictor.api import Predictor
 from predictor.cli.main import app
 from predictor.client import RemotePredictor
-from predictor.errors import InvalidBundle, PerfcastError
-from predictor.models.bundle import Bundle
+from predictor.errors import PerfcastError
 from predictor.protocol import Forecaster
 from predictor.request import PredictionRequest
 from predictor.serve.app import PerfcastServer, build_server
 from predictor.serve.settings import ServerSettings
 from predictor.wire.as_json import prediction_to_json
-from tests.contract.fake import FakePredictor
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def _has_bundle() -> bool:
-    try:
-        Bundle.load()
-    except InvalidBundle:
-        return False
-    return True
-
-
-def _load() -> Forecaster:
-    """The trained predictor where a bundle ships, else the fake: the faces are the same code."""
-    return Predictor.load() if _has_bundle() else FakePredictor()
-
-
 @pytest.fixture(scope="session")
 def local() -> Forecaster:
-    return _load()
+    return Predictor.load()
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PerfcastServer]:
     # A predictor of its own: nothing that `local` has read may help the server.
-    with build_server(_load(), ServerSettings(port=0, grace_s=2.0, access_log=False)) as running:
+    with build_server(Predictor.load(), ServerSettings(port=0, grace_s=2.0, access_log=False)) as running:
         yield running
 
 
