@@ -1,0 +1,189 @@
+"""Makes torch take, on fake CPU tensors, the kernels that it takes on CUDA devices.
+
+A CPU build of torch can hold fake CUDA tensors but not differentiate them, so captures run on fake CPU tensors
+and the few functions that choose their kernel by device are redirected: attention to the flash or the
+memory-efficient kernel, dropout and RMS norm to one kernel, recurrent layers to one library call, and
+autocast's list of functions that run in FP32.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from predictor.features.torch_capture.device_ops import operators
+
+_functional = torch.nn.functional
+_variable = torch._C._VariableFunctions
+# aten/src/ATen/autocast_mode.h: fp32 and fp32_set_opt_dtype, by the names that reach a function mode.
+_WIDE_NAMES = frozenset(
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ "
+    "softplus layer_norm native_layer_norm group_norm norm nuclear_norm cosine_similarity poisson_nll_loss "
+    "cosine_embedding_loss nll_loss nll_loss_nd nll_loss2d hinge_embedding_loss kl_div l1_loss "
+    "smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss "
+    "triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits cross_entropy_loss dist pdist "
+    "cdist renorm logsumexp prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm "
+    "sum".split()
+)
+_HALVES = (torch.float16, torch.bfloat16)
+# sdp_utils.cpp: the flash kernel takes heads up to this width.
+_FLASH_WIDTH = 256
+
+
+class CudaChoices(TorchFunctionMode):  # type: ignore[misc]
+    """Active while the forward pass of a capture runs. `autocast`: apply CUDA's FP32 list."""
+
+    def __init__(self, *, autocast: bool) -> None:
+        super().__init__()
+        self._autocast = autocast
+
+    def __torch_function__(
+        self, func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Redirects what is in the table; lets functions written in Python run with this mode on."""
+        kwargs = kwargs or {}
+        handler = _HANDLERS.get(func)
+        if handler is not None:
+            with self:
+                found = handler(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        if self._autocast and getattr(func, "__name__", "") in _WIDE_NAMES:
+            args, kwargs = torch.utils._pytree.tree_map(_widened, (args, kwargs))
+        if func in _SEEN_THROUGH:
+            with self:
+                return _body(func)(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _widened(item: Any) -> Any:
+    if isinstance(item, torch.Tensor) and item.dtype in _HALVES:
+        return item.to(torch.float32)
+    return item
+
+
+# Functions written in Python that call what is redirected.
+_SEEN_THROUGH = frozenset({_functional.dropout, _functional.multi_head_attention_forward})
+_BODIES: dict[Any, Callable[..., Any]] = {}
+
+
+def _body(func: types.FunctionType) -> Callable[..., Any]:
+    """`func` without its own dispatch to function modes, so that the functions it calls are seen."""
+    found = _BODIES.get(func)
+    if found is None:
+        names = {
+            name: (lambda *_: False) for name in func.__globals__ if name.startswith("has_torch_function")
+        }
+        found = types.FunctionType(
+            func.__code__, {**func.__globals__, **names}, func.__name__, func.__defaults__, func.__closure__
+        )
+        found.__kwdefaults__ = func.__kwdefaults__
+        _BODIES[func] = found
+    return found
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The kernel that sdp_utils.cpp prefers for these operands; NotImplemented for its unfused path."""
+    tensors = (query, key, value)
+    grouped = enable_gqa and query.shape[-3] != key.shape[-3]
+    if any(item.dim() != 4 for item in tensors) or query.shape[1] == 0:
+        return NotImplemented
+    if not enable_gqa and not query.shape[1] == key.shape[1] == value.shape[1]:
+        return NotImplemented
+    same_width = query.shape[-1] == value.shape[-1]
+    half = all(item.dtype in _HALVES for item in tensors)
+    if half and attn_mask is None and same_width and query.shape[-1] <= _FLASH_WIDTH:
+        # Narrow heads are padded to a multiple of 8 in front of the kernel.
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+    if grouped or (attn_mask is not None and attn_mask.requires_grad and attn_mask.dim() != 4):
+        return NotImplemented
+    bias = _bias(attn_mask, query, key)
+    return torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _bias(mask: Any, query: Any, key: Any) -> Any:
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        bias = torch.zeros_like(mask, dtype=query.dtype)
+        mask = bias.masked_fill_(mask.logical_not(), float("-inf"))
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _dropout(input: Any, p: float = 0.5, train: bool = True) -> Any:
+    if not train or p == 0 or p == 1:
+        return NotImplemented
+    return torch.native_dropout(input, p, True)[0]
+
+
+def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    return operators().rms_norm(input, weight, len(normalized_shape))[0]
+
+
+def _recurrent(cell: str) -> Callable[..., Any]:
+    """torch.lstm and relatives; packed sequences keep torch's own path."""
+
+    def run(
+        input: Any,
+        states: Any,
+        weights: Any,
+        has_biases: Any,
+        layers: Any,
+        dropout: Any,
+        train: Any,
+        bidirectional: Any,
+        batch_first: Any = None,
+    ) -> Any:
+        if batch_first is None or not isinstance(has_biases, bool):
+            return NotImplemented
+        directions = 2 if bidirectional else 1
+        state = states[0] if cell == "lstm" else states
+        hidden, width = weights[1].shape[0] // _GATE_COUNTS[cell], state.shape[-1]
+        steps, batch = (1, 0) if batch_first else (0, 1)
+        if torch.is_autocast_enabled("cpu"):
+            half = torch.get_autocast_dtype("cpu")
+            input, weights = input.to(half), [weight.to(half) for weight in weights]
+        out, last, cells, _ = operators().rnn(
+            input,
+            list(weights),
+            cell,
+            batch_first,
+            layers,
+            directions,
+            hidden,
+            width,
+            input.shape[batch],
+            input.shape[steps],
+        )
+        return (out, last, cells) if cell == "lstm" else (out, last)
+
+    return run
+
+
+_GATE_COUNTS = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+_HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch._C._nn.scaled_dot_product_attention: _attention,
+    _functional.rms_norm: _rms_norm,
+    torch.rms_norm: _rms_norm,
+    _variable.dropout: _dropout,
+    **{getattr(_variable, cell): _recurrent(cell) for cell in _GATE_COUNTS},
+}
