@@ -12,12 +12,13 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.errors import InvalidData, PerfcastError
 from predictor.models.corpus.build import Progress, read_source, silent, write_whole
-from predictor.models.memory import FEATURES, memory_features
+from predictor.models.memory import FEATURES, memory_features, workspace_potential_bytes
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def write_memory_features(
 def memory_table(
     rows: pl.DataFrame, graphs: Path, *, workers: int = 2, progress: Progress = silent
 ) -> MemoryTable:
-    """One row per measurement with a graph: FEATURES, base_bytes, measured_bytes, and its keys.
+    """One row per measurement with a graph: FEATURES, reserved_bytes, potential_bytes, measured_bytes, keys.
 
     Args:
         rows: `device_peak_memory` rows of the measurement schema (subject: timm name).
@@ -135,7 +136,8 @@ def memory_table(
     skipped = {name: f"{GRAPH_FOLDER} holds no export" for name in sorted(batches) if name not in files}
     skipped |= dict.fromkeys(sorted(MISLABELLED & batches.keys()), "measured at another input size")
     found: list[dict[str, object]] = []
-    with ProcessPoolExecutor(workers) as pool:
+    # A forked child may inherit a lock that OpenMP held in its parent, and wait for ever.
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for done, (job, records) in enumerate(zip(jobs, pool.map(_records, jobs, chunksize=4), strict=True)):
             if isinstance(records, str):
                 skipped[job.model] = records
@@ -179,6 +181,7 @@ def _record(model: str, batch: int, program: Program) -> dict[str, object]:
     return {
         "subject": model,
         "batch": batch,
-        "base_bytes": float(program.memory.workspace_reserved_bytes),
+        "reserved_bytes": float(program.memory.reserved_bytes),
+        "potential_bytes": workspace_potential_bytes(program),
         **dict(zip(FEATURES, (float(value) for value in values), strict=True)),
     }
