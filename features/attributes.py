@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -38,6 +38,14 @@ def tensor_contents(tensor: TensorProto) -> Array | None:
     except (ValueError, TypeError, KeyError):
         return None
     return array if array.size <= ELEMENT_LIMIT else None
+
+
+def array_of(numbers: Sequence[int], elem_type: int) -> Array | None:
+    """A vector of that ONNX element type, None where numpy has no such type."""
+    try:
+        return np.array(numbers).astype(helper.tensor_dtype_to_np_dtype(elem_type))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def elem_type_of(array: Array) -> int:

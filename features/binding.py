@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from onnx import ModelProto, ValueInfoProto
 
 from predictor.errors import InvalidGraph, InvalidRequest, UnboundSymbol, UnknownName
+from predictor.features.containers import sized
 from predictor.features.dim_expressions import evaluate, symbols_of
 from predictor.features.node_types import Dim, TensorType, read_type
+from predictor.types import Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class Binding:
         batch: samples per iteration.
         replaced_batch: the hard-coded leading dimension that `batch` replaced, or None.
         traced: the inputs as the file has them, where a batch was replaced.
+        notes: what was assumed on the way.
     """
 
     inputs: Mapping[str, TensorType]
@@ -29,6 +33,7 @@ class Binding:
     batch: int
     replaced_batch: int | None = None
     traced: Mapping[str, TensorType] | None = None
+    notes: tuple[Notice, ...] = ()
 
 
 def bind(
@@ -36,8 +41,9 @@ def bind(
     batch: int | None,
     dims: Mapping[str, int],
     input_shapes: Mapping[str, tuple[int, ...]],
+    lengths: Mapping[str, int] = MappingProxyType({}),
 ) -> Binding:
-    """Binds every input dimension of the model.
+    """Binds every input dimension of the model. A sequence input is as long as `lengths` says, or 1.
 
     `batch` goes to symbols that lead an input and stand nowhere else in any input; without it they are 1.
     Where every leading dimension is the same hard-coded number, `batch` replaces it.
@@ -50,8 +56,10 @@ def bind(
     """
     weights = {tensor.name for tensor in model.graph.initializer}
     weights.update(sparse.values.name for sparse in model.graph.sparse_initializer)
-    declared = {info.name: _declared(info) for info in model.graph.input if info.name not in weights}
-    _check_names(model, declared, dims, input_shapes)
+    given = [info for info in model.graph.input if info.name not in weights]
+    declared = {info.name: _declared(info) for info in given}
+    nested = {info.name for info in given if info.type.WhichOneof("value") in _NESTED}
+    _check_names(file_symbols(model) if dims else set(), declared, dims, input_shapes)
     _check_positive(batch, dims, input_shapes)
     numbers = _from_shapes(declared, input_shapes)
     numbers.update((name, number) for name, number in dims.items() if name not in numbers)
@@ -63,6 +71,7 @@ def bind(
         replaced = _replaceable(declared, input_shapes, batch)
     inputs: dict[str, TensorType] = {}
     missing: dict[str, list[str]] = {}
+    notes: list[Notice] = []
     for name, known in declared.items():
         if known.dims is None and name not in input_shapes:
             missing.setdefault("", []).append(name)
@@ -72,42 +81,96 @@ def bind(
             bound[0] = 1 if batch is None else batch
         if replaced is not None and bound and name not in input_shapes:
             bound[0] = batch
+        if name in nested:
+            bound = [1 if size is None else size for size in bound]
         for axis, (size, dim) in enumerate(zip(bound, shapes[name], strict=True)):
             if size is None:
                 for symbol in symbols_of(dim) - numbers.keys() if isinstance(dim, str) else [""]:
                     missing.setdefault(symbol, []).append(f"{name}[{axis}]")
-            elif size < 0 or (size == 0 and axis == 0):
+            elif size < 0:
                 raise InvalidGraph(
                     f"input {name!r} has dimension {size} at axis {axis}; expected a positive number "
                     f"(--input-shape {name}=... overrides it)",
                     input=name,
                 )
+            elif size == 0 and axis == 0:
+                notes.append(
+                    Notice(
+                        "INPUT_EMPTY",
+                        f"input {name!r} has no elements, as the file says: what is computed from it costs "
+                        f"nothing; give its shape with --input-shape {name}=... where that is not meant",
+                    )
+                )
         inputs[name] = TensorType(known.elem_type, tuple(bound))
     if missing:
         raise _unbound(missing, declared)
     size = _batch_of(inputs, shapes, leading)
+    _wrap_containers(model, inputs, lengths, notes)
     if replaced is None:
-        return Binding(inputs, numbers, size)
+        return Binding(inputs, numbers, size, notes=tuple(notes))
     traced = {
         name: known if name in input_shapes else _led_by(known, replaced) for name, known in inputs.items()
     }
-    return Binding(inputs, numbers, size, replaced, traced)
+    return Binding(inputs, numbers, size, replaced, traced, tuple(notes))
 
 
 def _led_by(known: TensorType, size: int) -> TensorType:
-    """The type with another leading dimension; a scalar stays as it is."""
+    """The type with another leading dimension; a scalar or a container stays as it is."""
+    if known.container:
+        return known
     return TensorType(known.elem_type, (size, *known.dims[1:])) if known.dims else known
 
 
 def _declared(info: ValueInfoProto) -> TensorType:
-    known = read_type(info.type)
+    """The input's type, or what one item of a sequence, optional or map is."""
+    inner = info.type
+    while inner.WhichOneof("value") in _NESTED:
+        inner = getattr(inner, inner.WhichOneof("value")).elem_type
+    known = read_type(inner)
     if known.elem_type == 0:
         raise InvalidGraph(f"input {info.name!r} is not a tensor with an element type", input=info.name)
+    if known.container:
+        return TensorType(known.elem_type, (1,))
+    if inner is not info.type:
+        # Items may differ where a size is open; 1 is what is known.
+        return TensorType(known.elem_type, tuple(1 if dim is None else dim for dim in known.dims or ()))
     return known
 
 
+def _wrap_containers(
+    model: ModelProto, inputs: dict[str, TensorType], lengths: Mapping[str, int], notes: list[Notice]
+) -> None:
+    """Puts the bound items back into the sequences, optionals and maps that the file declares."""
+    for info in model.graph.input:
+        if info.type.WhichOneof("value") in _TENSORS or info.name not in inputs:
+            continue
+        length = lengths.get(info.name, 1)
+        if info.name not in lengths and info.type.WhichOneof("value") != "optional_type":
+            notes.append(
+                Notice(
+                    "LENGTH_ASSUMED",
+                    f"input {info.name!r} is a list of unknown length: 1 item of shape "
+                    f"{'x'.join(map(str, inputs[info.name].dims or ())) or 'scalar'} is assumed; --dim "
+                    f"{info.name}.length=N and --input-shape {info.name}=... give others",
+                )
+            )
+        inputs[info.name] = sized(info.type, length, inputs[info.name].dims or ())
+
+
+_NESTED = frozenset({"sequence_type", "optional_type"})
+_TENSORS = frozenset({"tensor_type", "sparse_tensor_type"})
+
+
+def file_symbols(model: ModelProto) -> set[str]:
+    """Names of the symbolic dimensions that occur in the file's declarations."""
+    graph = model.graph
+    types = [read_type(info.type) for info in (*graph.input, *graph.value_info, *graph.output)]
+    texts = {dim for known in types for dim in known.dims or () if isinstance(dim, str)}
+    return texts.union(*map(symbols_of, texts)) if texts else set()
+
+
 def _check_names(
-    model: ModelProto,
+    symbols: set[str],
     declared: Mapping[str, TensorType],
     dims: Mapping[str, int],
     input_shapes: Mapping[str, tuple[int, ...]],
@@ -122,12 +185,6 @@ def _check_names(
                 f"the graph's input has {len(known)}",
                 field=f"input_shapes.{name}",
             )
-    if not dims:
-        return
-    graph = model.graph
-    types = [*declared.values(), *(read_type(info.type) for info in (*graph.value_info, *graph.output))]
-    texts = {dim for known in types for dim in known.dims or () if isinstance(dim, str)}
-    symbols = texts.union(*map(symbols_of, texts)) if texts else set()
     for name in dims:
         if not symbols:
             raise UnknownName(
@@ -221,7 +278,8 @@ def _batch_of(
     carrying = [name for name, dims in shapes.items() if dims and dims[0] in symbols]
     for name in (*carrying, *inputs):
         shape = inputs[name].shape
-        if shape:
+        # An empty input has no samples; one is what a rate can be given for.
+        if shape and shape[0]:
             return shape[0]
     return 1
 

@@ -1,51 +1,109 @@
-"""An If whose condition is a known constant is its branch: exporters leave such nodes around squeezes."""
+"""Bodies of If, Loop, Scan and SequenceMap, and ONNX's own functions, as nodes of the graph around them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from onnx import GraphProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, inliner
 
-from predictor.features.node_types import Array
+from predictor.features.node_types import TensorType, find_schema
+
+# Below this opset-import IR version every checker of ONNX reads functions.
+_IR_VERSION = 10
 
 
-def taken_branch(
-    node: NodeProto, attributes: Mapping[str, Any], contents: Mapping[str, Array]
-) -> tuple[list[TensorProto], list[NodeProto]] | None:
-    """Initializers and nodes that stand for the If, inner names made unique; None when it is not decided."""
-    if node.op_type != "If" or node.domain not in ("", "ai.onnx") or not node.input:
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A body whose inner names were made unique.
+
+    Attributes:
+        inputs: names of its formal inputs, or of what stands for them.
+        outputs: names of its results.
+        declared: types that the file states inside.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[NodeProto, ...]
+    initializers: tuple[TensorProto, ...] = ()
+    declared: Mapping[str, TypeProto] = field(default_factory=dict)
+
+
+def open_body(body: GraphProto, prefix: str, given: Mapping[str, str] | None = None) -> Opened:
+    """A copy of `body` with every name that it defines prefixed; `given` replaces formal inputs by values."""
+    copy = GraphProto()
+    copy.CopyFrom(body)
+    _rename(copy, prefix, {}, given or {})
+    return Opened(
+        inputs=tuple(info.name for info in copy.input),
+        outputs=tuple(info.name for info in copy.output),
+        nodes=tuple(copy.node),
+        initializers=tuple(copy.initializer),
+        declared={info.name: info.type for info in (*copy.value_info, *copy.output)},
+    )
+
+
+def aliases(results: Sequence[str], outputs: Sequence[str], prefix: str) -> list[NodeProto]:
+    """Identity nodes that hand `results` out under the names of `outputs`."""
+    return [
+        helper.make_node("Identity", [inner], [outer], name=prefix + outer)
+        for inner, outer in zip(results, outputs, strict=False)
+        if outer
+    ]
+
+
+def open_function(
+    node: NodeProto, version: int, types: Mapping[str, TensorType], opsets: Mapping[str, int], prefix: str
+) -> Opened | None:
+    """The body that ONNX defines for the node's op, for these operands; None where it defines none."""
+    schema = find_schema(node.op_type, version, node.domain)
+    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
         return None
-    condition = contents.get(node.input[0])
-    if condition is None or condition.size != 1:
+    given = list(dict.fromkeys(name for name in node.input if name))
+    graph = helper.make_graph(
+        [node],
+        "call",
+        [helper.make_value_info(name, types[name].to_proto()) for name in given if name in types],
+        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+    )
+    imports = [helper.make_opsetid(domain, number) for domain, number in opsets.items()]
+    model: ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
+    try:
+        opened = inliner.inline_selected_functions(
+            model, [(node.domain, node.op_type)], exclude=False, inline_schema_functions=True
+        )
+    except (RuntimeError, ValueError):
         return None
-    branch = attributes.get("then_branch" if bool(condition.ravel()[0]) else "else_branch")
-    if not isinstance(branch, GraphProto) or len(branch.output) < len(node.output):
+    nodes = opened.graph.node
+    if len(nodes) == 1 and nodes[0].op_type == node.op_type:
         return None
-    body = GraphProto()
-    body.CopyFrom(branch)
-    prefix = f"{node.name or node.output[0]}/"
-    _rename(body, prefix, {})
-    nodes = list(body.node)
-    for inner, outer in zip(body.output, node.output, strict=False):
-        if outer:
-            nodes.append(helper.make_node("Identity", [inner.name], [outer], name=prefix + outer))
-    return list(body.initializer), nodes
+    outer = {*given, *node.output}
+    _rename_nodes(nodes, prefix, {name: prefix + name for name in _written(nodes) if name not in outer})
+    return Opened(tuple(given), tuple(node.output), tuple(nodes))
 
 
-def _rename(graph: GraphProto, prefix: str, outer: Mapping[str, str]) -> None:
+def _written(nodes: Iterable[NodeProto]) -> list[str]:
+    return [name for node in nodes for name in node.output if name]
+
+
+def _rename(graph: GraphProto, prefix: str, outer: Mapping[str, str], given: Mapping[str, str]) -> None:
     """Prefixes every name that the graph defines, in it and in the graphs nested in it."""
     defined = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
-    defined.extend(name for node in graph.node for name in node.output if name)
-    names = {**outer, **{name: prefix + name for name in defined}}
-    for value in (*graph.input, *graph.output):
+    defined.extend(_written(graph.node))
+    names = {**outer, **{name: prefix + name for name in defined}, **given}
+    for value in (*graph.input, *graph.output, *graph.value_info):
         value.name = names.get(value.name, value.name)
     for tensor in graph.initializer:
         tensor.name = names[tensor.name]
-    for node in graph.node:
+    _rename_nodes(graph.node, prefix, names)
+
+
+def _rename_nodes(nodes: Iterable[NodeProto], prefix: str, names: Mapping[str, str]) -> None:
+    for node in nodes:
         node.name = prefix + node.name
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
         for attribute in node.attribute:
             for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                _rename(body, prefix, names)
+                _rename(body, prefix, names, {})

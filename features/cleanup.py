@@ -31,6 +31,7 @@ def simplify(graph: Graph) -> Graph:
     Values whose type is unknown may disappear on the way; those that stay are the caller's to report.
     """
     nodes, resolve, copies = _without_aliases(graph)
+    nodes = [_with_simple_body(node) for node in nodes]
     graph = replace(graph, parameters=graph.parameters | copies) if copies else graph
     constant = _constant_values(graph, nodes)
     outputs = tuple(resolve.get(name, name) for name in graph.outputs)
@@ -56,6 +57,23 @@ def simplify(graph: Graph) -> Graph:
     parameters = trainable(result)
     result = replace(result, parameters=parameters, buffers=result.buffers | (result.parameters - parameters))
     return graph if result == replace(graph, fingerprint="") else result
+
+
+def _with_simple_body(node: Node) -> Node:
+    """The node without aliases, constants and dead nodes in its body; what the body reads stays the same."""
+    body = node.attributes.get("body")
+    if not isinstance(body, Graph):
+        return node
+    aliased, resolve, _ = _without_aliases(body)
+    constant = _constant_values(body, aliased)
+    outputs = tuple(resolve.get(name, name) for name in body.outputs)
+    alive = _alive([inner for inner in aliased if not _is_folded(inner, constant, body)], outputs)
+    nodes = tuple(_with_simple_body(inner) for inner in alive)
+    written = {name for inner in alive for name in inner.outputs}
+    leaves = {name for inner in alive for name in inner.inputs if name and name not in written}
+    computed = leaves - body.parameters - {*body.inputs}
+    simple = replace(body, nodes=nodes, outputs=outputs, buffers=body.buffers | computed)
+    return replace(node, attributes={**node.attributes, "body": simple})
 
 
 def _without_aliases(graph: Graph) -> tuple[list[Node], dict[str, str], frozenset[str]]:

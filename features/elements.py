@@ -40,6 +40,11 @@ FROM_ONNX: Mapping[int, DType] = MappingProxyType(
         22: DType.INT4,
         23: DType.FLOAT4,
         24: DType.FLOAT8,
+        # UINT2, INT2, FLOAT6E2M3, FLOAT6E3M2
+        25: DType.INT2,
+        26: DType.INT2,
+        27: DType.FLOAT6,
+        28: DType.FLOAT6,
     }
 )
 
@@ -56,6 +61,8 @@ TO_ONNX: Mapping[DType, int] = MappingProxyType(
         DType.INT16: INT16,
         DType.INT8: INT8,
         DType.INT4: 22,
+        DType.INT2: 26,
+        DType.FLOAT6: 27,
         DType.BOOL: BOOL,
         DType.COMPLEX64: COMPLEX64,
         DType.COMPLEX128: COMPLEX128,

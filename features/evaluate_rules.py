@@ -19,7 +19,7 @@ from predictor.features.rules import (
     unknown_backward,
     unknown_work,
 )
-from predictor.features.work import Family, OpWork, Phase
+from predictor.features.work import Family, OpInstance, OpWork, Phase
 from predictor.registry import Registry
 from predictor.types import Precision
 
@@ -33,6 +33,8 @@ class Evaluated:
         backward: what the gradient asks, None where no gradient passes.
         covered, backward_covered: False where the fallback answered.
         workspace_bytes, backward_workspace_bytes: operands of the largest convolution in either direction.
+        inner: the ops of a body, all its trips; they are the node's forward ops then.
+        missing: ops in a body that no rule knows, gradients included.
     """
 
     forward: tuple[OpWork, ...]
@@ -41,6 +43,14 @@ class Evaluated:
     backward_covered: bool
     workspace_bytes: int
     backward_workspace_bytes: int
+    inner: tuple[OpInstance, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    def ops(self, node: Node) -> tuple[OpInstance, ...]:
+        """Forward ops of `node`, which has this signature."""
+        if self.inner:
+            return self.inner
+        return tuple(OpInstance(work, node.name, node.op_type, self.covered) for work in self.forward)
 
 
 class RuleEvaluator:
@@ -86,6 +96,28 @@ class RuleEvaluator:
             self._known[signature] = found
         return found
 
+    def of_body(self, body: Graph, needs_gradient: set[str], weights: set[str]) -> RuleEvaluator:
+        """An evaluator of a body under the same job."""
+        work_rules, backward_rules = self._rules
+        return RuleEvaluator(
+            body,
+            work_rules,
+            backward_rules,
+            precision=self._precision,
+            training=self._training,
+            weights=weights,
+            needs_gradient=needs_gradient,
+        )
+
+    @property
+    def training(self) -> bool:
+        """True when there is a backward pass."""
+        return self._training
+
+    def wants_gradient(self, name: str) -> bool:
+        """True when the value's gradient is asked for."""
+        return name in self._needs_gradient
+
     def _value_key(self, name: str) -> Hashable:
         value = self._graph.values[name]
         # Hashing an enumeration's member is slow; there is one object per member.
@@ -112,6 +144,11 @@ class RuleEvaluator:
         opset = self._graph.opsets.get(node.domain, 1)
         view = self._view(node, opset)
         rule = work_rules.get(node.domain, node.op_type, opset)
+        body = node.attributes.get("body")
+        if rule is None and isinstance(body, Graph):
+            from predictor.features.bodies import evaluate_body
+
+            return evaluate_body(self, node, body)
         forward = rule(view) if rule else unknown_work(view)
         backward, covered = None, True
         if view.needs_gradient:

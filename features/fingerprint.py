@@ -63,10 +63,15 @@ def _digest_of(graph: Graph, outer: Mapping[str, bytes] | None = None) -> bytes:
 def _leaves(graph: Graph, types: Mapping[str, bytes], outer: Mapping[str, bytes]) -> dict[str, bytes]:
     digests = dict(outer)
     for position, name in enumerate(graph.inputs):
+        if name in digests:
+            continue
         digests[name] = _hash(b"input", types.get(name, b"?"), position.to_bytes(4, "big"))
     for name in graph.parameters:
-        digests[name] = _hash(b"parameter", types.get(name, b"?"))
+        if name not in digests:
+            digests[name] = _hash(b"parameter", types.get(name, b"?"))
     for name in graph.buffers:
+        if name in digests:
+            continue
         contents = graph.constants.get(name)
         digests[name] = _hash(b"buffer", types.get(name, b"?"), repr(contents).encode())
     return digests

@@ -13,6 +13,7 @@ from math import prod
 from typing import TypeAlias
 
 from predictor.features.dtype import DType
+from predictor.types import Notice
 
 Attribute: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Graph"
 Shape: TypeAlias = tuple[int, ...]
@@ -65,6 +66,7 @@ class Graph:
         batch: number of samples per iteration, i.e. what throughput counts.
         fingerprint: `sha256:...` of the canonical structure: independent of names and of the file's node
         order.
+        notes: what reading assumed: sizes that depend on data, trip counts, branches.
     """
 
     nodes: tuple[Node, ...]
@@ -78,6 +80,7 @@ class Graph:
     batch: int
     fingerprint: str
     name: str = ""
+    notes: tuple[Notice, ...] = ()
 
     @property
     def parameter_count(self) -> int:

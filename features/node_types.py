@@ -1,4 +1,4 @@
-"""Output types of one node, from ONNX's own C++ inference, with what is known about its inputs.
+"""Types of values, and output types of one node from ONNX's own C++ inference.
 
 Whole-model inference gives up at ConstantOfShape, Range, Expand, Pad and Mod because it does not carry the
 constants that our folding knows. Asked node by node, with those constants handed in, the same C++ rules
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -21,17 +22,32 @@ Dim: TypeAlias = int | str | None
 Array: TypeAlias = NDArray[Any]
 
 
+class Container(Enum):
+    """What holds tensors: a list of any length, a tensor or nothing, or (keys, values)."""
+
+    SEQUENCE = "sequence"
+    OPTIONAL = "optional"
+    MAP = "map"
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """ONNX element type and shape as far as known; `dims` is None when even the rank is unknown."""
+    """ONNX element type and shape as far as known; `dims` is None when even the rank is unknown.
+
+    A sequence, optional or map has a `container` and the types of its `items` (None: how many is unknown; a
+    map's are its keys and its values); its own element type and dims are those of one item where they all
+    agree.
+    """
 
     elem_type: int
     dims: tuple[Dim, ...] | None
+    container: Container | None = None
+    items: tuple[TensorType, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The shape when every dimension is a number."""
-        dims = self.dims
+        """The shape when every dimension is a number; None for a container."""
+        dims = None if self.container else self.dims
         if dims is None:
             return None
         for size in dims:
@@ -41,13 +57,38 @@ class TensorType:
 
     @property
     def is_complete(self) -> bool:
-        """True when element type and every dimension are known."""
+        """True when element type and every dimension are known, of every item in a container."""
+        if self.container:
+            return self.items is not None and all(item.is_complete for item in self.items)
         return self.elem_type != 0 and self.shape is not None
 
     def to_proto(self) -> TypeProto:
-        """The same as ONNX writes it."""
-        proto: TypeProto = helper.make_tensor_type_proto(self.elem_type, self.dims)
-        return proto
+        """The same as ONNX writes it; a sequence or optional loses how many items it has."""
+        inner: TypeProto = helper.make_tensor_type_proto(self.elem_type, self.dims)
+        if self.container is Container.SEQUENCE:
+            return helper.make_sequence_type_proto(_of_items(self.items, inner))
+        if self.container is Container.OPTIONAL:
+            return helper.make_optional_type_proto(_of_items(self.items, inner))
+        if self.container is Container.MAP and self.items:
+            keys, values = self.items
+            return helper.make_map_type_proto(keys.elem_type, values.to_proto())
+        return inner
+
+
+def _of_items(items: tuple[TensorType, ...] | None, otherwise: TypeProto) -> TypeProto:
+    """Type of one item: nested containers keep theirs, tensors the shape that all agree on."""
+    return items[0].to_proto() if items and items[0].container else otherwise
+
+
+def contained(container: Container, items: Sequence[TensorType], elem_type: int = 0) -> TensorType:
+    """A container of known items; `elem_type` is that of an empty one."""
+    types, shapes = {item.elem_type for item in items}, {item.dims for item in items}
+    return TensorType(
+        next(iter(types)) if len(types) == 1 else elem_type,
+        next(iter(shapes)) if len(shapes) == 1 else None,
+        container,
+        tuple(items),
+    )
 
 
 class NodeTypeError(Exception):
@@ -142,10 +183,25 @@ def find_schema(op_type: str, version: int, domain: str) -> Any | None:
 
 
 def read_type(proto: TypeProto) -> TensorType:
-    """A TypeProto as TensorType; sequences, maps and optionals become an unknown type (element type 0)."""
-    if proto.WhichOneof("value") != "tensor_type":
+    """A TypeProto as TensorType; how many items a sequence or map has is not declared anywhere."""
+    kind = proto.WhichOneof("value")
+    if kind == "sequence_type":
+        return _uncounted(Container.SEQUENCE, read_type(proto.sequence_type.elem_type))
+    if kind == "optional_type":
+        item = read_type(proto.optional_type.elem_type)
+        return TensorType(item.elem_type, item.dims, Container.OPTIONAL, (item,))
+    if kind == "map_type":
+        values = read_type(proto.map_type.value_type)
+        keys = TensorType(proto.map_type.key_type, (None,))
+        return TensorType(
+            values.elem_type, (None,), Container.MAP, (keys, TensorType(values.elem_type, (None,)))
+        )
+    if kind == "sparse_tensor_type":
+        tensor = proto.sparse_tensor_type
+    elif kind == "tensor_type":
+        tensor = proto.tensor_type
+    else:
         return TensorType(0, None)
-    tensor = proto.tensor_type
     if not tensor.HasField("shape"):
         return TensorType(tensor.elem_type, None)
     dims: list[Dim] = []
@@ -153,6 +209,13 @@ def read_type(proto: TypeProto) -> TensorType:
         kind = dim.WhichOneof("value")
         dims.append(dim.dim_value if kind == "dim_value" else (dim.dim_param or None) if kind else None)
     return TensorType(tensor.elem_type, tuple(dims))
+
+
+def _uncounted(container: Container, item: TensorType) -> TensorType:
+    """A container of an unknown number of equal items; what one item is stays readable in `elem_type`."""
+    if item.container:
+        return TensorType(item.elem_type, None, container)
+    return TensorType(item.elem_type, item.dims, container)
 
 
 def tensor_proto(array: Array, elem_type: int) -> TensorProto:
@@ -165,7 +228,7 @@ def tensor_proto(array: Array, elem_type: int) -> TensorProto:
 
 @lru_cache(maxsize=16384)
 def _type_bytes(known: TensorType) -> bytes:
-    if known.elem_type == 0:
+    if known.elem_type == 0 and known.container is None:
         return b""
     return bytes(known.to_proto().SerializeToString())
 

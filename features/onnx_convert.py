@@ -2,56 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
 from onnx import GraphProto, ModelProto
 
-from predictor.features.attributes import read_attributes
 from predictor.features.binding import Binding
+from predictor.features.containers import flat_elements
+from predictor.features.dtype import DType
 from predictor.features.elements import FROM_ONNX
 from predictor.features.graph import Attribute, Graph, Node, Value
-from predictor.features.node_types import Array, TensorType, read_type
-from predictor.features.shapes import TypedModel
-from predictor.features.structure import captured_names
+from predictor.features.node_types import Array, Container, TensorType
+from predictor.features.typed import TypedBody, TypedCall, TypedModel
 
 
 def to_graph(model: ModelProto, binding: Binding, typed: TypedModel, opsets: Mapping[str, int]) -> Graph:
     """Everything the file holds, exporter noise included; values whose type is unknown have no entry.
 
-    Nodes with bodies (If, Loop, Scan) get the outer values that the bodies read appended to their inputs;
-    the body is an attribute of type Graph whose `batch` is 0. Floating-point initializers of more than one
-    element are the first guess at parameters.
+    Nodes with a body (Loop, Scan) get the outer values that the body reads appended to their inputs, weights
+    last; the body is the attribute `body` of type Graph, whose `batch` is 0 and whose inputs are the formal
+    ones and then those outer values that are no weights: the node's first inputs, one by one. Floating-point
+    initializers of more than one element are the first guess at parameters.
     """
-    nodes = tuple(
-        Node(
-            name=item.call.node.name or next((name for name in item.call.outputs if name), ""),
-            op_type=item.call.node.op_type,
-            inputs=item.call.reads,
-            outputs=item.call.outputs,
-            domain=normal_domain(item.call.node.domain),
-            attributes=_attributes(item.attributes, typed.types, opsets),
-        )
-        for item in typed.calls
-    )
     values = _values(typed.types)
-    is_parameter = {
-        name: (value := values.get(name)) is not None and value.dtype.is_float and value.elements > 1
-        for name in typed.initializers
-    }
+    leaves = _Leaves.of(typed.initializers, values)
+    constants = _integers(typed.contents)
     return Graph(
-        nodes=nodes,
+        nodes=tuple(_node(item, values, constants, leaves, opsets) for item in typed.calls),
         values=values,
         inputs=tuple(binding.inputs),
         outputs=tuple(info.name for info in model.graph.output),
-        parameters=frozenset(name for name, trainable in is_parameter.items() if trainable),
-        buffers=frozenset(name for name, trainable in is_parameter.items() if not trainable),
-        constants=_integers(typed.contents),
+        parameters=leaves.parameters,
+        buffers=leaves.buffers,
+        constants=constants,
         opsets=dict(opsets),
         batch=binding.batch,
         fingerprint="",
         name=model.graph.name,
+        notes=typed.notes,
+    )
+
+
+def part_of(
+    calls: Sequence[TypedCall],
+    types: Mapping[str, TensorType],
+    contents: Mapping[str, Array],
+    opsets: Mapping[str, int],
+) -> Graph:
+    """Some nodes as a graph of their own, without leaves."""
+    touched = {name for item in calls for name in (*item.call.reads, *item.call.outputs)}
+    for item in calls:
+        if item.body is not None:
+            touched.update(_names_in(item.body))
+    values = _values({name: types[name] for name in touched if name in types})
+    constants = _integers({name: contents[name] for name in touched if name in contents})
+    nothing = _Leaves(frozenset(), frozenset())
+    nodes = tuple(_node(item, values, constants, nothing, opsets) for item in calls)
+    return Graph(nodes, values, (), (), frozenset(), frozenset(), constants, dict(opsets), 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaves:
+    parameters: frozenset[str]
+    buffers: frozenset[str]
+
+    @classmethod
+    def of(cls, initializers: Iterable[str], values: Mapping[str, Value]) -> _Leaves:
+        names = frozenset(initializers)
+        trained = frozenset(
+            name
+            for name in names
+            if (value := values.get(name)) is not None and value.dtype.is_float and value.elements > 1
+        )
+        return cls(trained, names - trained)
+
+
+def _node(
+    item: TypedCall,
+    values: Mapping[str, Value],
+    constants: Mapping[str, tuple[int, ...]],
+    leaves: _Leaves,
+    opsets: Mapping[str, int],
+) -> Node:
+    call = item.call
+    attributes: dict[str, Attribute] = {
+        # A body that nothing here opens still tells two models apart.
+        name: _digest(value) if isinstance(value, GraphProto) else value
+        for name, value in item.attributes.items()
+        if not isinstance(value, np.ndarray)
+    }
+    inputs = call.reads
+    if item.body is not None:
+        body = attributes["body"] = _body(item.body, call.node.name, values, constants, leaves, opsets)
+        weights = (name for name in body.values if name in body.parameters or name in body.buffers)
+        formal = len(item.body.inputs)
+        omitted = ("",) * (formal - len(call.inputs))
+        inputs = (*call.inputs, *omitted, *body.inputs[formal:], *weights)
+    return Node(
+        name=call.node.name or next((name for name in call.outputs if name), ""),
+        op_type=call.node.op_type,
+        inputs=inputs,
+        outputs=call.outputs,
+        domain=normal_domain(call.node.domain),
+        attributes=attributes,
+    )
+
+
+def _digest(body: GraphProto) -> str:
+    return sha256(body.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _names_in(body: TypedBody) -> set[str]:
+    names = {*body.inputs, *body.outputs, *body.captured}
+    for item in body.calls:
+        names.update(item.call.reads, item.call.outputs)
+        if item.body is not None:
+            names |= _names_in(item.body)
+    return names
+
+
+def _body(
+    body: TypedBody,
+    name: str,
+    values: Mapping[str, Value],
+    constants: Mapping[str, tuple[int, ...]],
+    leaves: _Leaves,
+    opsets: Mapping[str, int],
+) -> Graph:
+    parameters = leaves.parameters.intersection(body.captured)
+    buffers = leaves.buffers.intersection(body.captured)
+    fed = (name for name in body.captured if name not in parameters and name not in buffers)
+    touched = dict.fromkeys((*body.captured, *_names_in(body)))
+    return Graph(
+        nodes=tuple(_node(item, values, constants, leaves, opsets) for item in body.calls),
+        values={name: values[name] for name in touched if name in values},
+        inputs=(*body.inputs, *fed),
+        outputs=body.outputs,
+        parameters=parameters,
+        buffers=buffers,
+        constants={name: constants[name] for name in touched if name in constants},
+        opsets=dict(opsets),
+        batch=0,
+        fingerprint="",
+        name=name,
     )
 
 
@@ -63,10 +158,31 @@ def normal_domain(domain: str) -> str:
 def _values(types: Mapping[str, TensorType]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for name, known in types.items():
-        shape, dtype = known.shape, FROM_ONNX.get(known.elem_type)
-        if shape is not None and dtype is not None:
-            values[name] = Value(name, shape, dtype)
+        value = _contained(name, known) if known.container else _tensor(name, known)
+        if value is not None:
+            values[name] = value
     return values
+
+
+def _tensor(name: str, known: TensorType) -> Value | None:
+    shape, dtype = known.shape, FROM_ONNX.get(known.elem_type)
+    return None if shape is None or dtype is None else Value(name, shape, dtype)
+
+
+def _contained(name: str, known: TensorType) -> Value | None:
+    """Everything in a container as one tensor: equal items stacked, others as one vector."""
+    elements = flat_elements(known)
+    elem_type = known.elem_type or next((item.elem_type for item in known.items or ()), 0)
+    dtype = FROM_ONNX.get(elem_type, DType.FLOAT32)
+    if elements is None or known.items is None:
+        return None
+    if known.container is not Container.MAP and len(set(known.items)) == 1:
+        inner = (
+            _contained(name, known.items[0]) if known.items[0].container else _tensor(name, known.items[0])
+        )
+        if inner is not None:
+            return Value(name, (len(known.items), *inner.shape), inner.dtype)
+    return Value(name, (elements,), dtype)
 
 
 def _integers(contents: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
@@ -77,63 +193,3 @@ def _integers(contents: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
         for name, array in contents.items()
         if array.dtype.kind in "iub"
     }
-
-
-def _attributes(
-    given: Mapping[str, Any], types: Mapping[str, TensorType], opsets: Mapping[str, int]
-) -> dict[str, Attribute]:
-    """Attributes without tensors (a Constant's contents are in Graph.constants), bodies converted."""
-    return {
-        name: _body(value, types, opsets) if isinstance(value, GraphProto) else value
-        for name, value in given.items()
-        if not isinstance(value, np.ndarray)
-    }
-
-
-def _body(body: GraphProto, outer: Mapping[str, TensorType], opsets: Mapping[str, int]) -> Graph:
-    """A nested graph with the types that are declared or come from outside; nothing is inferred in it."""
-    types = dict(outer)
-    for info in (*body.input, *body.value_info, *body.output):
-        types[info.name] = read_type(info.type)
-    for tensor in body.initializer:
-        types[tensor.name] = TensorType(tensor.data_type, tuple(tensor.dims))
-    nodes = tuple(
-        Node(
-            name=node.name,
-            op_type=node.op_type,
-            inputs=(*node.input, *captured_names(node)),
-            outputs=tuple(node.output),
-            domain=normal_domain(node.domain),
-            attributes=_attributes(read_attributes(node), types, opsets),
-        )
-        for node in body.node
-    )
-    touched = _touched(nodes, (info.name for info in (*body.input, *body.output)))
-    values = _values({name: types[name] for name in touched if name in types})
-    weights = frozenset(tensor.name for tensor in body.initializer)
-    trainable = frozenset(
-        name
-        for name in weights
-        if name in values and values[name].dtype.is_float and values[name].elements > 1
-    )
-    return Graph(
-        nodes=nodes,
-        values=values,
-        inputs=tuple(info.name for info in body.input),
-        outputs=tuple(info.name for info in body.output),
-        parameters=trainable,
-        buffers=weights - trainable,
-        constants={},
-        opsets=dict(opsets),
-        batch=0,
-        fingerprint="",
-        name=body.name,
-    )
-
-
-def _touched(nodes: Iterable[Node], more: Iterable[str]) -> dict[str, None]:
-    names = dict.fromkeys(more)
-    for node in nodes:
-        names.update(dict.fromkeys((*node.inputs, *node.outputs)))
-    names.pop("", None)
-    return names

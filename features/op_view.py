@@ -20,9 +20,12 @@ _COMPUTE = {
     DType.FLOAT16: Compute.FP16,
     DType.BFLOAT16: Compute.BF16,
     DType.FLOAT8: Compute.FP8,
+    # Six-bit floats multiply at the rate of eight-bit ones.
+    DType.FLOAT6: Compute.FP8,
     DType.FLOAT4: Compute.FP4,
     DType.INT8: Compute.INT8,
     DType.INT4: Compute.INT8,
+    DType.INT2: Compute.INT8,
     DType.COMPLEX64: Compute.FP32,
     DType.COMPLEX128: Compute.FP64,
 }

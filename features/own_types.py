@@ -11,12 +11,15 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from predictor.features.node_types import TensorType
+from predictor.features.operands import OperandRule
 from predictor.registry import Registry
 
 InputTypes: TypeAlias = Sequence[TensorType | None]
 TypeRule: TypeAlias = Callable[[InputTypes, Mapping[str, int]], tuple[TensorType, ...]]
 
 OUTPUT_TYPES: Registry[TypeRule] = Registry("type rule")
+OPERAND_TYPES: Registry[OperandRule] = Registry("operand type rule")
+"""As OUTPUT_TYPES, for ops whose types depend on more than shapes and integers."""
 _MS = "com.microsoft"
 _UNKNOWN = TensorType(0, None)
 
@@ -71,6 +74,14 @@ def _fused_matmul(inputs: InputTypes, integers: Mapping[str, int]) -> tuple[Tens
     columns = b.dims[-2] if integers.get("transB") else b.dims[-1]
     stack = a.dims[:-2] if len(a.dims) >= len(b.dims) else b.dims[:-2]
     return (replace(a, dims=(*stack, rows, columns)),)
+
+
+@OUTPUT_TYPES.register("perfcast", "GroupedMatMul")
+def _grouped_matmul(inputs: InputTypes, integers: Mapping[str, int]) -> tuple[TensorType, ...]:
+    data, weights = _first(inputs), inputs[1] if len(inputs) > 1 else None
+    if not data.dims or weights is None or weights.dims is None or len(weights.dims) != 3:
+        return (_UNKNOWN,)
+    return (replace(data, dims=(data.dims[0], weights.dims[2])),)
 
 
 @OUTPUT_TYPES.register(_MS, "MultiHeadAttention", "GroupQueryAttention")

@@ -80,8 +80,8 @@ def program_of(
     """As `build_program`, for a graph that is lowered already."""
     load_rules()
     training = mode is Mode.TRAIN
-    nodes, weights = _execution_order(graph)
-    needs_gradient = _needs_gradient(graph, nodes) if training else set()
+    nodes, weights = execution_order(graph)
+    needs_gradient = with_gradient(graph, nodes) if training else set()
     evaluate = RuleEvaluator(
         graph,
         work_rules,
@@ -94,11 +94,7 @@ def program_of(
     evaluated = [evaluate(node) for node in nodes]
     if strict:
         _require_rules(nodes, evaluated)
-    ops = [
-        OpInstance(work, node.name, node.op_type, found.covered)
-        for node, found in zip(nodes, evaluated, strict=True)
-        for work in found.forward
-    ]
+    ops = [op for node, found in zip(nodes, evaluated, strict=True) for op in found.ops(node)]
     backward = BackwardPass(graph, nodes, evaluated, needs_gradient)
     if training:
         backward.run(ops)
@@ -121,10 +117,11 @@ def program_of(
         parameter_count=graph.parameter_count,
         batch=graph.batch,
         fingerprint=fingerprint or graph.fingerprint,
+        notes=graph.notes,
     )
 
 
-def _execution_order(graph: Graph) -> tuple[list[Node], set[str]]:
+def execution_order(graph: Graph) -> tuple[list[Node], set[str]]:
     """Nodes in order, and the values that are weights; weight-only nodes move to just before their reader.
 
     Frameworks cast or reshape a weight where it is used; its gradient is complete soon after that layer's.
@@ -157,9 +154,9 @@ def _execution_order(graph: Graph) -> tuple[list[Node], set[str]]:
     return ordered, weights
 
 
-def _needs_gradient(graph: Graph, nodes: Iterable[Node]) -> set[str]:
-    """Parameters, and every float computed from one."""
-    found = set(graph.parameters)
+def with_gradient(graph: Graph, nodes: Iterable[Node], sources: Iterable[str] = ()) -> set[str]:
+    """Parameters (and `sources`), and every float computed from one."""
+    found = {*graph.parameters, *sources}
     values = graph.values
     for node in nodes:
         if not found.isdisjoint(node.inputs):
@@ -171,6 +168,10 @@ def _require_rules(nodes: list[Node], evaluated: list[Evaluated]) -> None:
     missing: dict[str, int] = {}
     for node, found in zip(nodes, evaluated, strict=True):
         name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+        for inner in found.missing:
+            missing[inner] = missing.get(inner, 0) + 1
+        if found.missing:
+            continue
         if not found.covered:
             missing[name] = missing.get(name, 0) + 1
         elif not found.backward_covered:

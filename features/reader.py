@@ -10,10 +10,11 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from predictor.errors import InvalidGraph
-from predictor.features.binding import bind
+from predictor.features.binding import bind, file_symbols
 from predictor.features.cleanup import simplify
 from predictor.features.fingerprint import fingerprint
 from predictor.features.graph import Graph
+from predictor.features.hints import NO_HINTS, split_dims
 from predictor.features.model_file import ModelSource, load_model
 from predictor.features.onnx_convert import normal_domain, to_graph
 from predictor.features.shapes import infer_types
@@ -36,7 +37,8 @@ def read_graph(
     Args:
         source: path of an .onnx file, or its bytes. External weight files may be absent.
         batch: number for the leading dimension of the inputs; None keeps the file's own, or 1 where symbolic.
-        dims: numbers for symbolic dimensions by name; they override `batch`.
+        dims: numbers for symbolic dimensions by name; they override `batch`. Beside them, what depends on
+            data (predictor.features.hints): sizes, trip counts, branches, elements of integer inputs.
         input_shapes: whole shapes by input name; they override both.
 
     Raises:
@@ -66,8 +68,9 @@ def graph_of(
     check_initializers(model.graph)
     model = inline_functions(model)
     opsets = {normal_domain(item.domain): item.version for item in model.opset_import}
-    binding = bind(model, batch, dims, input_shapes)
-    typed = infer_types(model, binding, opsets)
+    numbers, hints = split_dims(dims, file_symbols(model)) if dims else ({}, NO_HINTS)
+    binding = bind(model, batch, numbers, input_shapes, hints.lengths)
+    typed = infer_types(model, binding, opsets, hints)
     graph = simplify(to_graph(model, binding, typed, opsets))
     _check_complete(graph)
     return replace(graph, fingerprint=fingerprint(graph))
@@ -98,7 +101,7 @@ def _check_complete(graph: Graph) -> None:
     )
     raise InvalidGraph(
         f"{len(unknown)} values have a shape or element type that cannot be known before running: {listed}. "
-        "Shapes that depend on data, and ops that ONNX does not define, need a declared shape (value_info) "
-        "in the file",
+        "Give sizes that depend on data with --dim NODE.out.0=N, the elements of an integer input with --dim "
+        "INPUT[0]=N, or declare the shape (value_info) in the file",
         values=",".join(unknown),
     )

@@ -73,6 +73,12 @@ def unknown_backward(op: OpView) -> Backward:
     return Backward((forward, forward), kept)
 
 
+def has_rule(domain: str, op_type: str, version: int) -> bool:
+    """True when a work rule knows the op."""
+    load_rules()
+    return WORK_RULES.get(domain, op_type, version) is not None
+
+
 @cache
 def load_rules() -> None:
     """Registers the built-in rules and those of installed packages, once per process."""

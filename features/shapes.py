@@ -6,82 +6,85 @@ inference over the whole model (which sees into bodies), what the file declares,
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections import ChainMap
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, shape_inference
 
 from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
-from predictor.features.attributes import elem_type_of, read_attributes, tensor_contents
+from predictor.features.attributes import array_of, elem_type_of, read_attributes, tensor_contents
 from predictor.features.binding import Binding
-from predictor.features.body_types import body_types
-from predictor.features.branches import taken_branch
+from predictor.features.bound_types import BOUND_TYPES
+from predictor.features.branches import Opened, open_function
+from predictor.features.containers import CONTAINER_TYPES, LENGTH_RULES
+from predictor.features.control import CONTROL_RULES
 from predictor.features.dim_expressions import evaluate
 from predictor.features.folding import SHAPE_RULES, fold, fold_shape
+from predictor.features.hints import NO_HINTS, Hints, check_names
+from predictor.features.model_file import NODE_LIMIT
 from predictor.features.node_types import Array, Dim, NodeTypeError, TensorType, infer_outputs, read_type
-from predictor.features.own_types import own_types
+from predictor.features.operands import Operands
+from predictor.features.own_types import OPERAND_TYPES, own_types
 from predictor.features.rebatch import follow_batch
-from predictor.features.structure import Call, order_calls
+from predictor.features.rules import has_rule
+from predictor.features.structure import Call, captured_names, order_calls
+from predictor.features.typed import TypedCall, TypedModel
+from predictor.types import Notice
 
 MAXIMUM_ELEMENTS = 2**63 - 1
 _DEFAULT_VERSION = 1
+_NOTE_LIMIT = 32
 _UNKNOWN = TensorType(0, None)
 _TRACED_OPS = frozenset({"Reshape"})
 
 
-@dataclass(frozen=True, slots=True)
-class TypedCall:
-    """A node with its attributes as Python values."""
-
-    call: Call
-    attributes: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class TypedModel:
-    """Nodes in order, the type of every value that has one, and contents of small constants."""
-
-    calls: tuple[TypedCall, ...]
-    initializers: tuple[str, ...]
-    types: Mapping[str, TensorType]
-    contents: Mapping[str, Array]
-
-
-def infer_types(model: ModelProto, binding: Binding, opsets: Mapping[str, int]) -> TypedModel:
+def infer_types(
+    model: ModelProto, binding: Binding, opsets: Mapping[str, int], hints: Hints = NO_HINTS
+) -> TypedModel:
     """Types and folded contents of all values.
 
     Raises:
         InvalidGraph: bad wiring, a node that contradicts its inputs, a negative or absurd size.
         InvalidRequest: the same, after the caller's batch replaced a hard-coded one.
+        UnknownName: a hint about a node or input that the graph does not have.
     """
     # Infinity and NaN are legitimate constants (masks).
     with np.errstate(all="ignore"):
-        return _Walk(model, binding, opsets).run()
+        return _Walk(model, binding, opsets, hints).run()
 
 
 class _Walk:
     """The state of one pass; lives only inside infer_types."""
 
-    def __init__(self, model: ModelProto, binding: Binding, opsets: Mapping[str, int]) -> None:
+    def __init__(self, model: ModelProto, binding: Binding, opsets: Mapping[str, int], hints: Hints) -> None:
         self.model = model
         self.binding = binding
         self.opsets = opsets
+        self.hints = hints
         self.types: dict[str, TensorType] = dict(binding.inputs)
         self.contents: dict[str, Array] = {}
         self.initializers: list[str] = []
+        self.assumed: set[str] = set()
+        """Values whose shape is a bound or rests on one."""
+        self.inner_declared: dict[str, TensorType] = {}
+        self.notes: dict[Notice, None] = dict.fromkeys(binding.notes)
+        self.names: set[str] = set()
+        self.prefixes: set[str] = set()
+        self.count = 0
         self.traced: Mapping[str, TensorType] | None = None
         if binding.traced is not None:
             # Read as exported first: only so does it show which dimensions of a constant held the batch.
             exported = Binding(binding.traced, binding.symbols, binding.replaced_batch or 1)
-            self.traced = _Walk(model, exported, opsets).run().types
+            self.traced = _Walk(model, exported, opsets, hints).run().types
 
     def run(self) -> TypedModel:
         graph = self.model.graph
+        self.read_elements()
         for tensor in graph.initializer:
             self.add_initializer(tensor)
         for sparse in graph.sparse_initializer:
@@ -89,24 +92,95 @@ class _Walk:
             self.initializers.append(sparse.values.name)
         for name, known in self.types.items():
             self.check_size(name, known, None)
-        pending = deque(order_calls(graph.node, self.types))
+        typed = self.walk(graph.node)
+        self.check_outputs()
+        if self.hints:
+            check_names(self.hints, self.binding.inputs, self.names)
+        notes = tuple(self.notes)
+        return TypedModel(tuple(typed), tuple(self.initializers), self.types, self.contents, notes)
+
+    def given(self, nodes: Sequence[NodeProto]) -> Collection[str]:
+        """Known values that the nodes name: a body is small, and what is known may be much."""
+        if self.count == 0:
+            return self.types
+        names = {name for node in nodes for name in (*node.input, *node.output, *captured_names(node))}
+        return names & self.types.keys()
+
+    def walk(self, nodes: Sequence[NodeProto]) -> list[TypedCall]:
+        """Types nodes in order; those that stand for others (a branch, a function) are replaced by them."""
         typed: list[TypedCall] = []
-        while pending:
-            call = pending.popleft()
+        for call in order_calls(nodes, self.given(nodes)):
+            self.count += 1
+            if self.count > NODE_LIMIT:
+                raise InvalidGraph(f"bodies and functions open to more than {NODE_LIMIT} nodes")
+            if self.hints:
+                self.names.update((call.node.name, *call.outputs))
             attributes = read_attributes(call.node)
-            branch = taken_branch(call.node, attributes, self.contents) if call.captured else None
-            if branch is None:
+            opened = self.open(call, attributes)
+            if opened is None:
                 self.visit(call, attributes)
                 typed.append(TypedCall(call, attributes))
-                continue
-            weights, nodes = branch
-            for tensor in weights:
-                self.add_initializer(tensor)
-            pending.extendleft(reversed(order_calls(nodes, self.types)))
-        self.check_outputs()
-        return TypedModel(tuple(typed), tuple(self.initializers), self.types, self.contents)
+            else:
+                typed.extend(opened)
+        return typed
 
-    def add_initializer(self, tensor: Any) -> None:
+    def open(self, call: Call, attributes: Mapping[str, Any]) -> list[TypedCall] | None:
+        """What stands for the call: its branch, its trips, the body of a function without a rule."""
+        node = call.node
+        version = self.version(node)
+        rule = CONTROL_RULES.get(node.domain, node.op_type, version)
+        if rule is not None:
+            return rule(self, call, attributes)
+        if has_rule(node.domain, node.op_type, version):
+            return None
+        opened = open_function(node, version, self.types, self.opsets, self.prefix(call))
+        return None if opened is None else self.walk(opened.nodes)
+
+    def enter(self, opened: Opened) -> list[TypedCall]:
+        for tensor in opened.initializers:
+            self.add_initializer(tensor)
+        for name, proto in opened.declared.items():
+            self.inner_declared[name] = self.bound(read_type(proto))
+        return self.walk(opened.nodes)
+
+    def prefix(self, call: Call) -> str:
+        text = f"{call.node.name or next(filter(None, call.outputs), call.node.op_type)}/"
+        while text in self.prefixes:
+            text = f"{next(filter(None, call.outputs), call.node.op_type)}/{len(self.prefixes)}/"
+        self.prefixes.add(text)
+        return text
+
+    def note(self, code: str, message: str) -> None:
+        if len(self.notes) < _NOTE_LIMIT:
+            self.notes[Notice(code, message)] = None
+
+    def cost(self, calls: Sequence[TypedCall]) -> float | None:
+        from predictor.features.branch_cost import cost_of
+
+        return cost_of(calls, self.types, self.contents, self.opsets)
+
+    def version(self, node: NodeProto) -> int:
+        return self.opsets.get("" if node.domain == "ai.onnx" else node.domain, _DEFAULT_VERSION)
+
+    def read_elements(self) -> None:
+        """Contents of inputs that the caller gave, and of empty ones."""
+        for name, known in self.binding.inputs.items():
+            shape, given = known.shape, self.hints.elements.get(name)
+            if shape is None or (given is None and 0 not in shape):
+                continue
+            size = prod(shape)
+            if size != len(given or ()) or set(given or ()) != set(range(size)):
+                raise InvalidRequest(
+                    f"input {name!r} has {size} elements, and {len(given or ())} are given; expected "
+                    f"{name}[0]=N to {name}[{size - 1}]=N",
+                    field=f"dims.{name}",
+                )
+            numbers = [(given or {})[index] for index in range(size)]
+            array = array_of(numbers, known.elem_type)
+            if array is not None:
+                self.contents[name] = array.reshape(shape)
+
+    def add_initializer(self, tensor: TensorProto) -> None:
         self.types[tensor.name] = TensorType(tensor.data_type, tuple(tensor.dims))
         self.initializers.append(tensor.name)
         array = tensor_contents(tensor)
@@ -116,22 +190,29 @@ class _Walk:
     def visit(self, call: Call, attributes: Mapping[str, Any]) -> None:
         node = call.node
         domain = "" if node.domain == "ai.onnx" else node.domain
-        version = self.opsets.get(domain, _DEFAULT_VERSION)
-        if domain == "" and self.fold(call, attributes, version):
+        version = self.version(node)
+        rests_on_bound = bool(self.assumed) and not self.assumed.isdisjoint(call.reads)
+        if domain == "" and (self.fold(call, attributes, version) or self.fold_length(call)):
+            if rests_on_bound:
+                self.assumed.update(call.outputs)
             return
         if self.follows_batch(call, domain):
             return
+        exact = self.container_types(call, domain, version, attributes)
         try:
             key = _hashable(attributes, call)
-            found = infer_outputs(node, version, self.types, self.contents, key) or {}
+            found = {} if exact else infer_outputs(node, version, self.types, self.contents, key) or {}
         except NodeTypeError as error:
             raise self.contradiction(call, str(error)) from None
+        found.update(zip(call.outputs, exact, strict=False))
         for position, name in enumerate(call.outputs):
             if not name:
                 continue
             known = found.get(name, _UNKNOWN)
             if not known.is_complete:
                 known = self.complete(call, domain, version, attributes, position, known)
+            elif rests_on_bound:
+                known = self.rather_declared(name, known)
             self.check_size(name, known, call)
             self.types[name] = known
         check = _CHECKS.get(node.op_type)
@@ -139,6 +220,37 @@ class _Walk:
             reason = check(call, self.types)
             if reason:
                 raise self.contradiction(call, reason)
+
+    def rather_declared(self, name: str, known: TensorType) -> TensorType:
+        """What the file says of a value whose inferred shape rests on a bound; else that shape, marked."""
+        declared = self.declared.get(name)
+        if declared is not None and declared.is_complete:
+            return declared
+        self.assumed.add(name)
+        return known
+
+    def container_types(
+        self, call: Call, domain: str, version: int, attributes: Mapping[str, Any]
+    ) -> tuple[TensorType, ...]:
+        """Types of sequences, optionals and what is taken from them; empty for other ops."""
+        rule = CONTAINER_TYPES.get(domain, call.node.op_type, version)
+        return () if rule is None else rule(self.operands(call, attributes))
+
+    def operands(self, call: Call, attributes: Mapping[str, Any]) -> Operands:
+        types = [self.types.get(name) if name else None for name in call.inputs]
+        contents = [self.contents.get(name) if name else None for name in call.inputs]
+        return Operands(types, contents, attributes, len(call.outputs))
+
+    def fold_length(self, call: Call) -> bool:
+        """Contents that follow from how many items a container has."""
+        count = LENGTH_RULES.get(call.node.op_type)
+        known = self.types.get(call.inputs[0]) if count and call.inputs else None
+        if count is None or known is None or (known.container and known.items is None):
+            return False
+        array = np.asarray(count(known))
+        self.contents[call.outputs[0]] = array
+        self.types[call.outputs[0]] = TensorType(elem_type_of(array), ())
+        return True
 
     def follows_batch(self, call: Call, domain: str) -> bool:
         """Types a Reshape to a constant that held the batch which the caller's replaced."""
@@ -196,6 +308,9 @@ class _Walk:
         inputs = [self.types.get(given) if given else None for given in call.inputs]
         integers = {key: value for key, value in attributes.items() if isinstance(value, int)}
         own = own_types(domain, call.node.op_type, version, inputs, integers)
+        if not own:
+            rule = OPERAND_TYPES.get(domain, call.node.op_type, version)
+            own = () if rule is None else rule(self.operands(call, attributes))
         if position < len(own):
             known = _merge(known, own[position])
         # Looked at only when needed: inference over the whole model costs as much as everything else.
@@ -203,10 +318,50 @@ class _Walk:
             known = _merge(known, self.whole_model.get(name, _UNKNOWN))
         if not known.is_complete:
             known = _merge(known, self.declared.get(name, _UNKNOWN))
-        if not known.is_complete:
-            stated = body_types(call.node.op_type, attributes, call.inputs, self.types, self.contents)
-            known = _merge(known, stated[position]) if position < len(stated) else known
-        return known
+        if known.is_complete:
+            return known
+        return self.assume(call, domain, version, attributes, position, known)
+
+    def assume(
+        self,
+        call: Call,
+        domain: str,
+        version: int,
+        attributes: Mapping[str, Any],
+        position: int,
+        known: TensorType,
+    ) -> TensorType:
+        """Sizes that depend on data: the caller's, else the largest possible with a note."""
+        name = call.outputs[position]
+        given = self.given_size(call, position, known)
+        if given.is_complete:
+            return given
+        rule = BOUND_TYPES.get(domain, call.node.op_type, version)
+        bounds = () if rule is None else rule(self.operands(call, attributes))
+        if position >= len(bounds):
+            return given
+        bound = _merge(given, bounds[position])
+        if bound.is_complete:
+            self.assumed.add(name)
+            label = call.node.name or name
+            self.note(
+                "SIZE_ASSUMED",
+                f"{call.label}: the size of output {position} depends on data; {_describe(bound)} is "
+                f"assumed; --dim {label}.out.{position}=N gives another",
+            )
+        return bound
+
+    def given_size(self, call: Call, position: int, known: TensorType) -> TensorType:
+        """Unknown dimensions from the caller's hints; an unknown rank becomes 1."""
+        if not self.hints.sizes:
+            return known
+        names = (call.node.name, *call.outputs)
+        dims: tuple[Dim, ...] = (None,) if known.dims is None else known.dims
+        filled = [
+            dim if isinstance(dim, int) else self.hints.size(names, position, axis)
+            for axis, dim in enumerate(dims)
+        ]
+        return known if None in filled else TensorType(known.elem_type, tuple(filled))
 
     @cached_property
     def whole_model(self) -> Mapping[str, TensorType]:
@@ -234,10 +389,11 @@ class _Walk:
         if self.binding.replaced_batch is not None:
             return {}
         graph = self.model.graph
-        return {info.name: self.bound(read_type(info.type)) for info in (*graph.value_info, *graph.output)}
+        found = {info.name: self.bound(read_type(info.type)) for info in (*graph.value_info, *graph.output)}
+        return ChainMap(self.inner_declared, found)
 
     def bound(self, known: TensorType) -> TensorType:
-        if known.dims is None:
+        if known.dims is None or known.container:
             return known
         symbols = self.binding.symbols
         dims: list[Dim] = [evaluate(d, symbols) if isinstance(d, str) else d for d in known.dims]
@@ -286,6 +442,8 @@ def _hashable(attributes: Mapping[str, Any], call: Call) -> Hashable | None:
 def _merge(known: TensorType, other: TensorType) -> TensorType:
     """`known` with its open parts filled from `other`."""
     elem_type = known.elem_type or other.elem_type
+    if known.container or other.container:
+        return other if not known.is_complete and (other.container or not known.container) else known
     if known.dims is None or other.dims is None or len(known.dims) != len(other.dims):
         return TensorType(elem_type, other.dims if known.dims is None else known.dims)
     pairs = zip(known.dims, other.dims, strict=True)
@@ -293,6 +451,8 @@ def _merge(known: TensorType, other: TensorType) -> TensorType:
 
 
 def _describe(known: TensorType | None) -> str:
+    if known is not None and known.container:
+        return f"{known.container.value} of {'?' if known.items is None else len(known.items)}"
     if known is None or known.dims is None:
         return "(unknown)"
     return f"({', '.join('?' if size is None else str(size) for size in known.dims)})"

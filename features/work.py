@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from predictor.features.dtype import Compute
+from predictor.types import Notice
 
 
 class Family(StrEnum):
@@ -211,3 +212,5 @@ class Program:
     parameter_count: int
     batch: int
     fingerprint: str
+    notes: tuple[Notice, ...] = ()
+    """What was assumed about the model: sizes that depend on data, trip counts, branches."""

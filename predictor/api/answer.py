@@ -77,7 +77,7 @@ def _notices(
     device: DeviceSpec,
     cluster: ClusterSpec | None,
 ) -> list[Notice]:
-    found: list[Notice] = []
+    found: list[Notice] = list(program.notes)
     unknown = sorted({op.op_type for op in program.ops if not op.covered})
     if unknown:
         found.append(

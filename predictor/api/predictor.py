@@ -5,9 +5,11 @@ Thread-safe (memos lock, everything else is frozen), picklable (by its bundle's 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import os
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from predictor.api.answer import assemble
 from predictor.api.explain import explain_program
@@ -16,6 +18,7 @@ from predictor.cache import Memo
 from predictor.compose.time import ProgramCosts, price_program
 from predictor.errors import InvalidPlan, InvalidRequest, PerfcastError
 from predictor.features.graph import Graph
+from predictor.features.program_source import ProgramSource
 from predictor.features.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.bundle import Bundle
@@ -25,13 +28,15 @@ from predictor.models.power import PowerModel
 from predictor.request import PredictionRequest
 from predictor.types import Explanation, Prediction
 
+if TYPE_CHECKING:
+    import torch
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """A request with every name looked up."""
 
     request: PredictionRequest
-    graph: Graph
     program: Program
     device: DeviceSpec
     cluster: ClusterSpec | None
@@ -66,12 +71,25 @@ class Predictor:
         """Stores a model without its weights; returns the id to use as `graph`. Raises InvalidGraph."""
         return self._sources.add(data)
 
-    def predict(self, request: PredictionRequest) -> Prediction:
+    def predict(
+        self,
+        request: PredictionRequest | None = None,
+        *,
+        module: torch.nn.Module | None = None,
+        example_inputs: Any = None,
+        **options: Any,
+    ) -> Prediction:
         """Time, memory and energy of one iteration.
+
+        Instead of a request, a torch module with example inputs and the fields of a PredictionRequest by
+        name: `predict(module=model, example_inputs=(image,), device="h100-sxm-80gb", mode="train")`. The
+        module runs on fake tensors: no weight is allocated, and it may lie on the `meta` device. For several
+        questions about one module make a TorchModel once and put it in the requests.
 
         Raises InvalidInput (and its subclasses) for what cannot be priced, CoverageMissing with `strict`.
         A job that does not fit is an answer with `fits = False`.
         """
+        request = _request(request, module, example_inputs, options)
         key = self._request_key(request)
         answer = self._answers.get(key)
         if answer is None:
@@ -115,15 +133,23 @@ class Predictor:
 
         device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
         cluster = _cluster(request, device)
-        binding = Binding(_local_batch(request), request.dims, request.input_shapes)
-        graph = self._sources.graph(request.graph, binding)
-        options = (request.mode, request.precision, request.optimizer, request.runtime, request.strict)
-        program_key = (graph.fingerprint, *options)
-        program = self._programs.get_or(program_key, lambda: _program(graph, request))
+        program_key, program = self._program(request)
         costs = self._costs.get_or(
             (program_key, _device_key(device)), lambda: price_program(program, device, self._op_time)
         )
-        return Resolved(request, graph, program, device, cluster, costs)
+        return Resolved(request, program, device, cluster, costs)
+
+    def _program(self, request: PredictionRequest) -> tuple[Hashable, Program]:
+        """One replica's iteration, and what it is remembered under."""
+        binding = Binding(_local_batch(request), request.dims, request.input_shapes)
+        options = (request.mode, request.precision, request.optimizer, request.runtime, request.strict)
+        source = request.graph
+        if not isinstance(source, str | bytes | os.PathLike | Graph):
+            key: Hashable = (source.key, binding.batch, *options)
+            return key, self._programs.get_or(key, lambda: _captured(source, binding, request))
+        graph = self._sources.graph(source, binding)
+        key = (graph.fingerprint, graph.notes, *options)
+        return key, self._programs.get_or(key, lambda: _program(graph, request))
 
     def _request_key(self, request: PredictionRequest) -> Hashable:
         device = request.device if isinstance(request.device, str) else _device_key(request.device)
@@ -139,6 +165,40 @@ class Predictor:
             request.power_limit_w,
             request.strict,
         )
+
+
+def _request(
+    request: PredictionRequest | None, module: object, example_inputs: object, options: Mapping[str, Any]
+) -> PredictionRequest:
+    if request is not None:
+        if module is not None or options:
+            raise InvalidRequest("give a request, or a module with its options, not both", field="module")
+        return request
+    if module is None:
+        raise InvalidRequest("give a request, or module= and example_inputs=", field="module")
+    from predictor.features.torch_capture import TorchModel
+
+    try:
+        return PredictionRequest(TorchModel(module, example_inputs), **options)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InvalidRequest(f"{error}; expected fields of PredictionRequest") from None
+
+
+def _captured(source: ProgramSource, binding: Binding, request: PredictionRequest) -> Program:
+    if binding.dims or binding.input_shapes:
+        raise InvalidRequest(
+            "a torch module takes its shapes from the example inputs: set them there, not by dims or "
+            "input_shapes",
+            field="dims" if binding.dims else "input_shapes",
+        )
+    return source.program(
+        batch=binding.batch,
+        mode=request.mode,
+        precision=request.precision,
+        optimizer=request.optimizer,
+        runtime=request.runtime,
+        strict=request.strict,
+    )
 
 
 def _device_key(device: DeviceSpec) -> Hashable:

@@ -162,11 +162,13 @@ def test_a_reshape_that_loses_elements_is_named() -> None:
 
 def test_shapes_that_depend_on_data_are_listed_by_cause() -> None:
     nodes = [
-        helper.make_node("NonZero", ["x"], ["found"], name="which"),
-        helper.make_node("Cast", ["found"], ["moved"], to=FLOAT),
-        helper.make_node("Relu", ["moved"], ["y"]),
+        helper.make_node("Cast", ["x"], ["sizes"], to=TensorProto.INT64),
+        helper.make_node("Flatten", ["sizes"], ["flat"], axis=0),
+        helper.make_node("Squeeze", ["flat"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["found"], name="which"),
+        helper.make_node("Relu", ["found"], ["y"]),
     ]
-    fails(model_of(nodes), "3 values", "'found' (from NonZero 'which')", "value_info")
+    fails(model_of(nodes), "2 values", "'found' (from ConstantOfShape 'which')", "value_info", "NODE.out.0")
 
 
 def test_an_unknown_op_is_listed_and_a_declared_shape_helps() -> None:

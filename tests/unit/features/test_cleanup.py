@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ def read(
     elem_type: int = FLOAT,
     outputs: Sequence[str] = ("y",),
     opset: int = 17,
+    dims: Mapping[str, int] = MappingProxyType({}),
 ) -> Graph:
     graph = helper.make_graph(
         nodes,
@@ -41,7 +43,7 @@ def read(
         initializer=initializers,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
-    return read_graph(model.SerializeToString())
+    return read_graph(model.SerializeToString(), dims=dims)
 
 
 def ops(graph: Graph) -> list[str]:
@@ -332,26 +334,35 @@ def test_a_decided_branch_replaces_its_if() -> None:
     assert ops(read(nodes, *scalars, shape=(3, 4, 6))) == ["Exp", "Tanh"]
 
 
-def test_an_open_branch_stays_with_what_its_bodies_read() -> None:
-    def body(op: str) -> object:
-        info = helper.make_tensor_value_info("r", FLOAT, [2, 4, 6])
-        return helper.make_graph([N(op, ["hidden", "w"], ["r"])], op, [], [info])
+def _choice(then: Sequence[str], other: Sequence[str]) -> list[NodeProto]:
+    def body(types: Sequence[str]) -> object:
+        names = ["hidden", *(f"r{i}" for i in range(len(types)))]
+        nodes = [N(op, [a], [b]) for op, a, b in zip(types, names, names[1:], strict=False)]
+        info = helper.make_tensor_value_info(names[-1], FLOAT, [2, 4, 6])
+        return helper.make_graph(nodes, "branch", [], [info])
 
-    nodes = [
+    return [
         N("Relu", ["x"], ["hidden"]),
         N("ReduceMax", ["x"], ["top"], keepdims=0),
         N("Cast", ["top"], ["flag"], to=TensorProto.BOOL),
-        N("If", ["flag"], ["y"], then_branch=body("Add"), else_branch=body("Mul")),
+        N("If", ["flag"], ["y"], name="choice", then_branch=body(then), else_branch=body(other)),
     ]
-    graph = read(nodes, weight("w", 6))
-    assert ops(graph) == ["Relu", "ReduceMax", "Cast", "If"]
-    branch = graph.nodes[-1]
-    assert branch.inputs == ("flag", "hidden", "w")
-    inner = branch.attributes["then_branch"]
-    assert isinstance(inner, Graph)
-    assert ops(inner) == ["Add"]
-    assert graph.values["y"].shape == (2, 4, 6)
-    assert graph.parameter_count == 6
+
+
+def test_an_open_choice_is_its_costlier_branch_with_a_note() -> None:
+    graph = read(_choice(["Exp"], ["Tanh", "Sigmoid"]))
+    assert ops(graph) == ["Relu", "Tanh", "Sigmoid"]
+    assert graph.values[graph.outputs[0]].shape == (2, 4, 6)
+    (note,) = graph.notes
+    assert note.code == "BRANCH_ASSUMED"
+    assert "choice" in note.message
+    assert ops(read(_choice(["Exp", "Log", "Abs"], ["Tanh"]))) == ["Relu", "Exp", "Log", "Abs"]
+
+
+def test_the_caller_chooses_a_branch() -> None:
+    graph = read(_choice(["Exp"], ["Tanh", "Sigmoid"]), dims={"choice.then_branch": 1})
+    assert ops(graph) == ["Relu", "Exp"]
+    assert graph.notes == ()
 
 
 def test_a_loop_stays_whole() -> None:

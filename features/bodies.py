@@ -1,0 +1,91 @@
+"""The work of a node with a body: Loop and Scan. All ops of one trip, times the trips.
+
+Gradients of a body are those of one trip, times the trips; each trip keeps what its own backward step reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from predictor.errors import InvalidGraph
+from predictor.features.backward import BackwardPass
+from predictor.features.control import TRIP_COUNT
+from predictor.features.evaluate_rules import Evaluated, RuleEvaluator
+from predictor.features.graph import Graph, Node
+from predictor.features.liveness import memory_work
+from predictor.features.rules import Backward
+from predictor.features.work import OpInstance
+
+OP_LIMIT = 2_000_000
+"""Kernels that one node may stand for."""
+
+
+def evaluate_body(evaluate: RuleEvaluator, node: Node, body: Graph) -> Evaluated:
+    """Works of `node`, whose trips all look alike.
+
+    Raises InvalidGraph when the trips come to more than OP_LIMIT kernels.
+    """
+    from predictor.features.program import execution_order, with_gradient
+
+    trips = node.attributes.get(TRIP_COUNT, 1)
+    times = trips if isinstance(trips, int) else 1
+    nodes, weights = execution_order(body)
+    sources = _with_gradient(evaluate, node, body)
+    needed = with_gradient(body, nodes, sources) if sources else set()
+    inside = evaluate.of_body(body, needed, weights)
+    evaluated = [inside(inner) for inner in nodes]
+    step = [op for inner, found in zip(nodes, evaluated, strict=True) for op in found.ops(inner)]
+    _check_size(node, step, times)
+    backward, backward_covered = None, True
+    if sources:
+        way_back = BackwardPass(body, nodes, evaluated, needed)
+        back: list[OpInstance] = []
+        way_back.run(back)
+        _check_size(node, back, times)
+        steps = way_back.memory_steps(frozenset())
+        memory = memory_work(body, steps, training=True, seeds=way_back.seeds)
+        kept = tuple(f"in{index}" for index, name in enumerate(node.inputs) if name)
+        backward = Backward(tuple(op.work for op in back) * times, kept, memory.saved_bytes * times)
+        backward_covered = all(found.backward_covered for found in evaluated)
+    return Evaluated(
+        forward=tuple(op.work for op in step) * times,
+        backward=backward,
+        covered=all(op.covered for op in step),
+        backward_covered=backward_covered,
+        workspace_bytes=max((found.workspace_bytes for found in evaluated), default=0),
+        backward_workspace_bytes=max((found.backward_workspace_bytes for found in evaluated), default=0),
+        inner=tuple(step) * times,
+        missing=_missing(nodes, evaluated),
+    )
+
+
+def _with_gradient(evaluate: RuleEvaluator, node: Node, body: Graph) -> set[str]:
+    """Inputs and weights of the body whose gradient the node must deliver."""
+    if not evaluate.training:
+        return set()
+    # The node's inputs are the body's, one by one, and then the weights that it reads.
+    weights = [name for name in body.values if name in body.parameters or name in body.buffers]
+    pairs = zip(node.inputs, (*body.inputs, *weights), strict=False)
+    found = {inner for outer, inner in pairs if outer and evaluate.wants_gradient(outer)}
+    return {name for name in found if name in body.values and body.values[name].dtype.is_float}
+
+
+def _check_size(node: Node, step: Sequence[OpInstance], times: int) -> None:
+    if len(step) * times > OP_LIMIT:
+        raise InvalidGraph(
+            f"{node.op_type} runs {times} times {len(step)} kernels; at most {OP_LIMIT} in all are priced: "
+            f"lower --dim {node.name}.trip_count=N",
+            node=node.name,
+        )
+
+
+def _missing(nodes: Sequence[Node], evaluated: Sequence[Evaluated]) -> tuple[str, ...]:
+    names: list[str] = []
+    for node, found in zip(nodes, evaluated, strict=True):
+        name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+        names.extend(found.missing)
+        if not found.covered and not found.missing:
+            names.append(name)
+        elif not found.backward_covered:
+            names.append(f"gradient of {name}")
+    return tuple(names)
