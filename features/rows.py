@@ -21,7 +21,7 @@ from predictor.hardware.sustained import sustained_fraction, sustained_matrix_ra
 
 FeatureMatrix = NDArray[np.float32]
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 # A device without a stated L2 is treated as one with 32 KiB per core, the least of the catalogue's GPUs.
 _L2_PER_CORE_BYTES = 32 * 1024

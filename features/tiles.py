@@ -29,6 +29,9 @@ TILES: tuple[tuple[int, int, float], ...] = (
 )
 """(rows, columns, share of the peak inside the tile): small tiles load more operands per FLOP."""
 
+_SPLIT_DEPTH = 256
+"""Least depth of a part when a product of few tiles is split along k to fill the cores (weight gradients)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Products:
@@ -85,10 +88,14 @@ def products(works: Sequence[OpWork]) -> Products:
 
 
 def tile_efficiencies(p: Products, core_count: int) -> FloatArray:
-    """(n, tiles) useful share of the peak when the product is cut into each tile shape, in (0, 1]."""
+    """(n, tiles) useful share of the peak when the product is cut into each tile shape, in (0, 1].
+
+    Where tiles are fewer than cores, k is split so far that one wave holds all parts.
+    """
     columns = []
     for rows, cols, share in TILES:
         tiles = p.batch * np.ceil(p.m / rows) * np.ceil(p.n / cols)
-        slots = np.ceil(tiles / core_count) * core_count
-        columns.append(share * p.batch * p.m * p.n / (slots * rows * cols))
+        parts = np.clip(np.floor(np.minimum(core_count / tiles, p.k / _SPLIT_DEPTH)), 1, None)
+        slots = np.ceil(tiles * parts / core_count) * core_count
+        columns.append(share * p.batch * p.m * p.n * parts / (slots * rows * cols))
     return np.stack(columns, axis=1)
