@@ -29,6 +29,7 @@ from predictor.errors import (
     UnknownGraph,
 )
 from predictor.features.graph import Graph
+from predictor.features.program_source import ProgramSource
 from predictor.request import GraphSource, PredictionRequest
 from predictor.types import Explanation, Prediction
 from predictor.units import MIB
@@ -227,6 +228,12 @@ class RemotePredictor:
         if isinstance(source, Graph):
             raise InvalidRequest(
                 "a Graph object cannot be sent to a server: give the ONNX file or its bytes", field="graph"
+            )
+        if isinstance(source, ProgramSource):
+            raise InvalidRequest(
+                "a torch module cannot be sent to a server: write it with `perfcast graph from-torch` and "
+                "give that file",
+                field="graph",
             )
         if isinstance(source, str) and source.startswith("sha256:"):
             return None

@@ -9,12 +9,14 @@ from typing import TypeAlias
 
 from predictor.errors import InvalidRequest
 from predictor.features.graph import Graph
+from predictor.features.program_source import ProgramSource
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
-GraphSource: TypeAlias = str | os.PathLike[str] | bytes | Graph
-"""A path, ONNX bytes, a `sha256:...` id that the predictor has seen, or a Graph."""
+GraphSource: TypeAlias = str | os.PathLike[str] | bytes | Graph | ProgramSource
+"""A path, ONNX bytes, a `sha256:...` id that the predictor has seen, a Graph, or a captured torch module
+(`predictor.features.torch_capture.TorchModel`)."""
 
 
 _CHOICES = {"mode": Mode, "precision": Precision, "optimizer": Optimizer, "runtime": Runtime}
@@ -25,7 +27,7 @@ class PredictionRequest:
     """One question.
 
     Attributes:
-        graph: path, ONNX bytes, known fingerprint or Graph.
+        graph: path, ONNX bytes, known fingerprint, Graph or TorchModel.
         device: catalogue id or alias, or a DeviceSpec.
         batch: samples per iteration over all devices (the global batch); None keeps the file's own, or 1
         where symbolic.

@@ -199,9 +199,7 @@ def elementwise(
 def moved(view: CallView, kind: str, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> OpWork:
     """One kernel that moves elements; the phase is that of the call."""
     count = max((item.elements for item in writes), default=0)
-    return replace(
-        vector_work(Family.COPY, kind, Elements(count), reads, writes), phase=view.call.phase
-    )
+    return replace(vector_work(Family.COPY, kind, Elements(count), reads, writes), phase=view.call.phase)
 
 
 def vector_work(

@@ -43,7 +43,7 @@ class Tensor:
 
     @property
     def stored(self) -> Value:
-        """As `value`, with dimensions that are repeated by strides of zero counted once: what is in memory."""
+        """As `value`, but dimensions repeated by strides of zero count once: what is in memory."""
         shape = tuple(
             1 if stride == 0 and size > 1 else size
             for size, stride in zip(self.shape, self.strides, strict=True)
@@ -60,7 +60,7 @@ class Tensor:
         return f"{self.storage}@{self.offset}{self.shape}{self.strides}"
 
 
-Argument: TypeAlias = "Tensor | int | float | bool | str | None | tuple[Argument, ...]"
+Argument: TypeAlias = "Tensor | int | float | bool | str | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)

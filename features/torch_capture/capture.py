@@ -45,7 +45,7 @@ def capture(
         loss: makes a scalar of the outputs. Without, the backward pass starts from a gradient of ones for
             every output that nothing else reads, as for an exported graph.
 
-    Raises InvalidInput when the module fails on these inputs, InvalidGraph when its structure depends on data.
+    Raises InvalidInput when the module fails on these inputs, InvalidGraph when what runs depends on data.
     """
     inputs = (tuple(example_args), dict(example_kwargs or {}))
     recorder = Recorder()

@@ -1,8 +1,8 @@
 """Makes torch take, on fake CPU tensors, the kernels that it takes on CUDA devices.
 
-A CPU build of torch can hold fake CUDA tensors but not differentiate them, so captures run on fake CPU tensors
-and the few functions that choose their kernel by device are redirected: attention to the flash or the
-memory-efficient kernel, dropout and RMS norm to one kernel, recurrent layers to one library call, and
+A CPU build of torch can hold fake CUDA tensors but not differentiate them, so captures run on fake CPU
+tensors, and the few functions that choose their kernel by device are redirected: attention to the flash or
+the memory-efficient kernel, dropout and RMS norm to one kernel, recurrent layers to one library call, and
 autocast's list of functions that run in FP32.
 """
 
@@ -20,15 +20,16 @@ from predictor.features.torch_capture.device_ops import operators
 _functional = torch.nn.functional
 _variable = torch._C._VariableFunctions
 # aten/src/ATen/autocast_mode.h: fp32 and fp32_set_opt_dtype, by the names that reach a function mode.
-_WIDE_NAMES = frozenset(
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ "
-    "softplus layer_norm native_layer_norm group_norm norm nuclear_norm cosine_similarity poisson_nll_loss "
-    "cosine_embedding_loss nll_loss nll_loss_nd nll_loss2d hinge_embedding_loss kl_div l1_loss "
-    "smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss "
-    "triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits cross_entropy_loss dist pdist "
-    "cdist renorm logsumexp prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm "
-    "sum".split()
-)
+_WIDE = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__
+softplus layer_norm native_layer_norm group_norm norm nuclear_norm cosine_similarity
+poisson_nll_loss cosine_embedding_loss nll_loss nll_loss_nd nll_loss2d hinge_embedding_loss kl_div
+l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss
+soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
+cross_entropy_loss dist pdist cdist renorm logsumexp prod softmax log_softmax cumprod cumsum
+linalg_vector_norm linalg_matrix_norm sum
+"""
+_WIDE_NAMES = frozenset(_WIDE.split())
 _HALVES = (torch.float16, torch.bfloat16)
 # sdp_utils.cpp: the flash kernel takes heads up to this width.
 _FLASH_WIDTH = 256

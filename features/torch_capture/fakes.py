@@ -76,8 +76,7 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from module.parameters()
     yield from module.buffers()
     for part in module.modules():
-        for value in _plain(vars(part)):
-            yield value
+        yield from _plain(vars(part))
 
 
 def _plain(attributes: Mapping[str, Any]) -> Iterator[torch.Tensor]:

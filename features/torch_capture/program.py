@@ -21,7 +21,7 @@ from predictor.features.work import (
     Program,
 )
 from predictor.registry import Registry
-from predictor.types import Optimizer, Precision
+from predictor.types import Optimizer, Precision, Runtime
 
 
 def program_of_capture(
@@ -30,6 +30,7 @@ def program_of_capture(
     precision: Precision = Precision.FP32,
     optimizer: Optimizer = Optimizer.NONE,
     training: bool,
+    runtime: Runtime = Runtime.EAGER,
     rules: Registry[AtenRule] = ATEN_RULES,
     strict: bool = False,
 ) -> Program:
@@ -151,9 +152,7 @@ class _Pricing:
 
 def _is_host_arithmetic(call: Call) -> bool:
     """The optimizer counts steps and scales in numbers that stay on the host."""
-    return call.phase is Phase.OPTIMIZER and not any(
-        item.shape for item in (*call.operands(), *call.outputs)
-    )
+    return call.phase is Phase.OPTIMIZER and not any(item.shape for item in (*call.operands(), *call.outputs))
 
 
 def _fallback(view: CallView) -> OpWork:
@@ -177,9 +176,7 @@ def _fallback(view: CallView) -> OpWork:
 def _memory(capture: Capture, works: Sequence[tuple[OpWork, ...]], training: bool) -> MemoryWork:
     length = max(1, len(capture.calls))
     steps = (index for index, call in enumerate(capture.calls) if call.phase is Phase.OPTIMIZER)
-    workspaces = {
-        index: size for index, found in enumerate(works) if (size := _convolution_bytes(found)) > 0
-    }
+    workspaces = {index: size for index, found in enumerate(works) if (size := _convolution_bytes(found)) > 0}
 
     def sizes(*roles: Role) -> list[int]:
         return [item.size_bytes for item in capture.storages if item.role in roles]

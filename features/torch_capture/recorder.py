@@ -43,7 +43,9 @@ DTYPES: dict[torch.dtype, DType] = {
 
 _DOMAINS = frozenset({"aten", "perfcast", "torchvision"})
 # Numbers of the host: no kernel runs on the device.
-_HOST = frozenset({"lift_fresh", "scalar_tensor", "_local_scalar_dense", "sym_size", "sym_stride", "sym_numel"})
+_HOST = frozenset(
+    {"lift_fresh", "scalar_tensor", "_local_scalar_dense", "sym_size", "sym_stride", "sym_numel"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,10 @@ class Recorder(FakeTensorMode):  # type: ignore[misc]
         last = len(self._log.calls)
         storages = tuple(
             Storage(
-                life.size_bytes, life.role, life.begin, last if life.end is None else max(life.begin, life.end)
+                life.size_bytes,
+                life.role,
+                life.begin,
+                last if life.end is None else max(life.begin, life.end),
             )
             for life in self._log.lives
         )

@@ -179,7 +179,7 @@ def _request(
     from predictor.features.torch_capture import TorchModel
 
     try:
-        return PredictionRequest(TorchModel(module, example_inputs), **options)  # type: ignore[arg-type]
+        return PredictionRequest(TorchModel(module, example_inputs), **options)
     except TypeError as error:
         raise InvalidRequest(f"{error}; expected fields of PredictionRequest") from None
 

@@ -12,10 +12,12 @@ from typing import TypeAlias
 from predictor.cache import Memo
 from predictor.errors import InvalidGraph, UnknownGraph
 from predictor.features.graph import Graph
+from predictor.features.program_source import ProgramSource
 from predictor.request import GraphSource
 
 _MODEL_ID = "sha256:"
 GraphKey: TypeAlias = Hashable
+FileSource: TypeAlias = str | os.PathLike[str] | bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class GraphSources:
             return hashlib.sha256(source).digest()
         if isinstance(source, str) and source.startswith(_MODEL_ID):
             return source
+        if not isinstance(source, str) and isinstance(source, ProgramSource):
+            return source.key
         path = os.fspath(source)
         try:
             status = os.stat(path)
@@ -68,13 +72,13 @@ class GraphSources:
             ) from None
         return path, status.st_mtime_ns, status.st_size, status.st_ino
 
-    def graph(self, source: GraphSource, binding: Binding) -> Graph:
+    def graph(self, source: FileSource | Graph, binding: Binding) -> Graph:
         """The bound graph. Raises InvalidGraph, UnboundSymbol or UnknownGraph."""
         if isinstance(source, Graph):
             return source
         return self._graphs.get_or((self.key(source), binding.key), lambda: self._read(source, binding))
 
-    def _read(self, source: str | os.PathLike[str] | bytes, binding: Binding) -> Graph:
+    def _read(self, source: FileSource, binding: Binding) -> Graph:
         from predictor.features.reader import read_graph
 
         if isinstance(source, str) and source.startswith(_MODEL_ID):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from typing import Any
 
 from predictor.features.dtype import Compute
 from predictor.features.op_view import element_bits, vector_compute
@@ -85,7 +85,7 @@ def _compute(view: CallView, *operands: Tensor) -> Compute:
     return Compute.TF32 if compute is Compute.FP32 and view.precision is Precision.TF32 else compute
 
 
-def _convolution_attributes(view: CallView) -> dict[str, tuple[int, ...] | int]:
+def _convolution_attributes(view: CallView) -> dict[str, Any]:
     weight = view.tensor("weight")
     rank = len(weight.shape) - 2
 
@@ -144,7 +144,6 @@ def convolution_backward(view: CallView) -> tuple[OpWork, ...]:
 @ATEN_RULES.register("aten", "im2col", "col2im")
 def unfold(view: CallView) -> tuple[OpWork, ...]:
     """Windows laid side by side, or added back."""
-    flops = 1 if view.call.op == "col2im" else 0
     source = view.tensor("self")
-    work = elementwise(view, view.call.op, 0, reads=(source,))
-    return (work if not flops else elementwise(view, "col2im", max(1, source.elements // max(1, prod(view.output.shape)))),)
+    added = source.elements // max(1, view.output.elements) if view.call.op == "col2im" else 0
+    return (elementwise(view, view.call.op, added, reads=(source,)),)

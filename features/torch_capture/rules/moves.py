@@ -107,9 +107,7 @@ def concatenate(view: CallView) -> tuple[OpWork, ...]:
 _MOVES = {
     "constant_pad_nd": "pad",
     **{f"{kind}_pad{rank}d": "pad" for kind in ("reflection", "replication") for rank in (1, 2, 3)},
-    **{
-        f"{kind}_pad{rank}d_backward": "pad" for kind in ("reflection", "replication") for rank in (1, 2, 3)
-    },
+    **{f"{kind}_pad{rank}d_backward": "pad" for kind in ("reflection", "replication") for rank in (1, 2, 3)},
     "repeat": "tile",
     "flip": "flip",
     "roll": "flip",
@@ -144,8 +142,10 @@ def part_gradient(view: CallView) -> tuple[OpWork, ...]:
     """Zeros of the whole (or a copy of it), then the part written into it."""
     part = view.inputs[-1]
     into = replace(part, storage=view.output.storage)
-    whole = fill(view) if view.call.op.endswith("_backward") else (
-        moved(view, "copy", view.inputs[:1], (view.output,)),
+    whole = (
+        fill(view)
+        if view.call.op.endswith("_backward")
+        else (moved(view, "copy", view.inputs[:1], (view.output,)),)
     )
     return (*whole, moved(view, "slice", (part,), (into,)))
 
@@ -188,10 +188,12 @@ def select_present(view: CallView) -> tuple[OpWork, ...]:
 def embedding_backward(view: CallView) -> tuple[OpWork, ...]:
     """Zeros of the table's size, the indices sorted, the rows added."""
     gradient, indices, table = view.tensor("grad_output"), view.tensor("indices"), view.output
-    sorting = vector_work(
-        Family.REDUCTION, "sort", Elements(indices.elements), (indices,), (_like(indices),)
+    sorting = vector_work(Family.REDUCTION, "sort", Elements(indices.elements), (indices,), (_like(indices),))
+    return (
+        elementwise(view, "fill", 0, (), (table,)),
+        sorting,
+        _scatter_add(gradient, indices, _like(gradient)),
     )
-    return (elementwise(view, "fill", 0, (), (table,)), sorting, _scatter_add(gradient, indices, _like(gradient)))
 
 
 def _scatter_add(updates: Tensor, indices: Tensor, target: Tensor) -> OpWork:

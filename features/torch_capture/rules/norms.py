@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from predictor.features.graph import Attribute
+from typing import Any
+
 from predictor.features.torch_capture.call_view import (
     ATEN_RULES,
     CallView,
@@ -16,14 +17,19 @@ from predictor.features.work import OpWork
 
 
 def _forward(
-    view: CallView, op_type: str, *, training: bool | None = None, data: str = "input", **attributes: Attribute
+    view: CallView,
+    op_type: str,
+    *,
+    training: bool | None = None,
+    data: str = "input",
+    **attributes: Any,
 ) -> tuple[OpWork, ...]:
     inputs = (view.tensor(data), view.optional("weight"), view.optional("bias"))
     return forward(view, op_type, inputs, (view.output,), training=training, **attributes)
 
 
 def _backward(
-    view: CallView, op_type: str, gradient: str, mask: tuple[bool, ...], **attributes: Attribute
+    view: CallView, op_type: str, gradient: str, mask: tuple[bool, ...], **attributes: Any
 ) -> tuple[OpWork, ...]:
     data, weight = view.tensor("input"), view.optional("weight")
     shift = None

@@ -75,9 +75,7 @@ def adaptive_pool(view: CallView) -> tuple[OpWork, ...]:
     rank, data, out = _rank(view), view.tensor("self"), view.output
     kernel = _adaptive_kernel(data, out, rank)
     training = len(view.call.outputs) > 1
-    return forward(
-        view, _ADAPTIVE[view.call.op], (data,), (out,), training=training, kernel_shape=kernel
-    )
+    return forward(view, _ADAPTIVE[view.call.op], (data,), (out,), training=training, kernel_shape=kernel)
 
 
 @ATEN_RULES.register("aten", *(f"{name}_backward" for name in _ADAPTIVE))

@@ -38,9 +38,7 @@ def _type(view: CallView) -> str:
     return _TYPES[view.text("cell")]
 
 
-def _layers(
-    view: CallView, data: Tensor, out: Tensor
-) -> list[tuple[tuple[Tensor | None, ...], Tensor]]:
+def _layers(view: CallView, data: Tensor, out: Tensor) -> list[tuple[tuple[Tensor | None, ...], Tensor]]:
     """Per layer the operands (data, weight, recurrence, bias) in the shapes of the ONNX operator."""
     directions = view.integer("directions", 1)
     weights = view.tensors("weights")
