@@ -1,11 +1,13 @@
-"""Peak memory of one device: what an allocator reserves for the program, a correction, the runtime.
+"""Peak memory of one device: what an allocator reserves for the program, kernels' workspace, the runtime.
 
-    device peak = runtime context + communication buffers + reserved * exp(correction)
+    device peak = runtime context + communication buffers + reserved + share * potential
 
-`reserved` comes from the program's lifetimes run through a caching allocator (features/liveness.py); it holds
-every tensor, rounding and fragmentation. What it cannot know is the library's choice of kernels and their
-workspace: that is the correction, learned from dimensionless features of the program. The runtime context
-(driver, kernels' code, library handles) is a constant of the training rows' stack.
+`reserved` comes from the program's lifetimes run through a caching allocator (features/liveness.py); it
+holds every tensor, rounding and fragmentation. What it cannot know is the library's choice of kernels:
+`potential` is how much more the allocator would hold if every convolution took four times its operands as
+workspace, plus a fifth of `reserved` for programs without convolutions. Trees predict the share of that
+potential that is used, from dimensionless features of the program. The runtime context (driver, kernels'
+code, library handles) is a constant of the training rows' stack.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 MODEL_NAME = "memory"
-BOOSTER = "reserved"
+BOOSTER = "workspace_share"
 LINES: tuple[str, ...] = (
     "parameters",
     "gradients",
@@ -89,6 +91,17 @@ FEATURES: tuple[str, ...] = (
     "copy_traffic",
 )
 _CONV_CLASSES = FEATURES[15:21]
+
+
+_PLAIN_POTENTIAL = 0.2
+_SHARE_RANGE = (-0.5, 2.5)
+
+
+def workspace_potential_bytes(program: Program) -> float:
+    """What `share` is a share of."""
+    memory = program.memory
+    more = max(0, memory.large_workspace_reserved_bytes - memory.reserved_bytes)
+    return more + _PLAIN_POTENTIAL * memory.reserved_bytes
 
 
 def memory_features(program: Program) -> FloatArray:
@@ -209,10 +222,20 @@ class MemoryModel:
         booster.set_param({"nthread": 1})
         return cls(trained.params, booster)
 
-    def device_peaks(self, features: FloatArray, base_bytes: FloatArray) -> FloatArray:
-        """(n,) peaks of training jobs on one device, from `memory_features` rows and reserved bytes."""
-        correction = self._booster.inplace_predict(features.astype(np.float32)).astype(np.float64)
-        peaks: FloatArray = self.context_bytes + base_bytes * np.exp(correction)
+    def device_peaks(
+        self, features: FloatArray, reserved_bytes: FloatArray, potential_bytes: FloatArray
+    ) -> FloatArray:
+        """(n,) peaks of training jobs on one device.
+
+        Args:
+            features: (n, len(FEATURES)) rows of `memory_features`.
+            reserved_bytes: (n,) `MemoryWork.reserved_bytes`.
+            potential_bytes: (n,) `workspace_potential_bytes`.
+        """
+        share = self._booster.inplace_predict(features.astype(np.float32)).astype(np.float64)
+        peaks: FloatArray = (
+            self.context_bytes + reserved_bytes + np.clip(share, *_SHARE_RANGE) * potential_bytes
+        )
         return peaks
 
     def predict(self, program: Program, device: DeviceSpec, replicas: int = 1) -> MemoryEstimate:
@@ -226,8 +249,10 @@ class MemoryModel:
         row = memory_features(program)
         reserved = float(memory.workspace_reserved_bytes)
         if training:
-            peaks = self.device_peaks(row[None, :], np.array([reserved]))
-            reserved = float(peaks[0]) - self.context_bytes
+            plain, potential = float(memory.reserved_bytes), workspace_potential_bytes(program)
+            peaks = self.device_peaks(row[None, :], np.array([plain]), np.array([potential]))
+            # No choice of kernels makes the tensors themselves smaller.
+            reserved = max(float(peaks[0]) - self.context_bytes, float(memory.live_peak_bytes))
         buffers = self._communication_bytes(program, replicas)
         value = self.context_bytes + buffers + reserved
         known = training and is_known(device, self._devices)

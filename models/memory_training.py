@@ -1,7 +1,8 @@
-"""Training of the memory correction: trees on log((measured - context) / reserved).
+"""Training of the memory model: trees on the share of the workspace potential that a job was seen to use.
 
-One row per (model, batch); the table comes from `predictor.models.corpus.memory_features`. Rows weigh by the
-share of the measurement that is not context, so that the loss is the relative error of the whole.
+One row per (model, batch); the table comes from `predictor.models.corpus.memory_features`. Rows weigh by
+potential over measurement, so that the loss is the absolute relative error of the whole; it is absolute
+because an autotuner's choice is now and then far off.
 """
 
 from __future__ import annotations
@@ -19,31 +20,28 @@ from predictor.models.bundle import TrainedModel
 from predictor.models.calibration import COVERAGE, conformal_quantile
 from predictor.models.device_identity import device_numbers
 from predictor.models.memory import BOOSTER, FEATURES, MemoryModel
-from predictor.units import MIB
 
 if TYPE_CHECKING:
     import polars as pl
 
 FloatArray = NDArray[np.float64]
 
-ROUNDS = 300
+ROUNDS = 150
 PARAMETERS: dict[str, object] = {
-    "objective": "reg:squarederror",
+    "objective": "reg:absoluteerror",
     "tree_method": "hist",
     "max_depth": 4,
-    "eta": 0.06,
+    "eta": 0.05,
     "subsample": 0.7,
     "colsample_bytree": 0.6,
     "min_child_weight": 5.0,
     "lambda": 4.0,
-    "max_bin": 128,
+    "max_bin": 64,
     "seed": 7,
     # One thread: sums run in one order, equal rows give equal trees.
     "nthread": 1,
 }
 FOLDS = 8
-# The context of the training rows' stack: with it, models of a few MiB at batch 8 come out right.
-_CONTEXT_CANDIDATES_MIB = tuple(range(1600, 1801, 4))
 # No training row has a second device, another vendor or no backward pass: the factor by which such rows'
 # spread is wider than that of unseen families is a choice, not a measurement.
 _NEW_DEVICE_FACTOR = 2.0
@@ -55,47 +53,63 @@ class MemoryRows:
 
     Attributes:
         features: (n, len(FEATURES)).
-        base_bytes: (n,) reserved bytes with workspace.
+        reserved_bytes: (n,) what the allocator holds without workspace.
+        potential_bytes: (n,) what workspace could add.
         measured_bytes: (n,) device peak as measured.
         group: (n,) model family.
         device: (n,) catalogue id.
     """
 
     features: FloatArray
-    base_bytes: FloatArray
+    reserved_bytes: FloatArray
+    potential_bytes: FloatArray
     measured_bytes: FloatArray
     group: NDArray[np.str_]
     device: NDArray[np.str_]
 
     def __len__(self) -> int:
-        return len(self.base_bytes)
+        return len(self.reserved_bytes)
 
     def take(self, keep: NDArray[np.bool_]) -> MemoryRows:
         """The rows where `keep` is True."""
         return MemoryRows(
             self.features[keep],
-            self.base_bytes[keep],
+            self.reserved_bytes[keep],
+            self.potential_bytes[keep],
             self.measured_bytes[keep],
             self.group[keep],
             self.device[keep],
         )
 
 
-def memory_rows(table: pl.DataFrame) -> MemoryRows:
-    """The table of `predictor.models.corpus.memory_features` as arrays. Raises InvalidData on another one."""
-    missing = [name for name in FEATURES if name not in table.columns]
+def memory_rows(table: pl.DataFrame, *, autotuner_peaks: bool = False) -> MemoryRows:
+    """The table of `predictor.models.corpus.memory_features` as arrays, in its order.
+
+    Args:
+        table: as built.
+        autotuner_peaks: keep rows that caught an autotuner's trial; they are no training rows.
+
+    Raises InvalidData on a table of other columns.
+    """
+    missing = [name for name in (*FEATURES, *_COLUMNS) if name not in table.columns]
     if missing or not table.height:
         raise InvalidData(
             f"memory features: {table.height} rows, columns missing: {', '.join(missing) or 'none'}; "
             "run `perfcast corpus build` again"
         )
+    if not autotuner_peaks:
+        table = table.filter(~table["autotuner_peak"])
     return MemoryRows(
         table.select(FEATURES).to_numpy().astype(np.float64),
-        table["base_bytes"].to_numpy().astype(np.float64),
+        table["reserved_bytes"].to_numpy().astype(np.float64),
+        table["potential_bytes"].to_numpy().astype(np.float64),
         table["measured_bytes"].to_numpy().astype(np.float64),
         table["model_group"].to_numpy().astype(np.str_),
         table["device"].to_numpy().astype(np.str_),
     )
+
+
+_COLUMNS = ("reserved_bytes", "potential_bytes", "measured_bytes", "model_group", "device", "autotuner_peak")
 
 
 def train_memory(rows: MemoryRows, *, calibrate: bool = True) -> TrainedModel:
@@ -123,7 +137,9 @@ def train_memory(rows: MemoryRows, *, calibrate: bool = True) -> TrainedModel:
 
 def log_errors(model: MemoryModel, rows: MemoryRows) -> FloatArray:
     """(n,) log(measured / predicted) of the device peak."""
-    errors: FloatArray = np.log(rows.measured_bytes / model.device_peaks(rows.features, rows.base_bytes))
+    errors: FloatArray = np.log(
+        rows.measured_bytes / model.device_peaks(rows.features, rows.reserved_bytes, rows.potential_bytes)
+    )
     return errors
 
 
@@ -133,18 +149,12 @@ def folds(rows: MemoryRows) -> Iterator[NDArray[np.bool_]]:
 
 
 def fit_context(rows: MemoryRows) -> float:
-    """Runtime context in bytes: the constant with the smallest median error when nothing is learned."""
-    best, error = float(_CONTEXT_CANDIDATES_MIB[0] * MIB), np.inf
-    # Where context dominates, it is what decides; the quarter of rows with the least else.
-    small = rows.base_bytes <= np.quantile(rows.base_bytes, 0.25)
-    for candidate in _CONTEXT_CANDIDATES_MIB:
-        context = float(candidate * MIB)
-        found = float(
-            np.median(np.abs(np.log((context + rows.base_bytes[small]) / rows.measured_bytes[small])))
-        )
-        if found < error:
-            best, error = context, found
-    return best
+    """Runtime context in bytes: the median of what the smallest jobs hold beyond the allocator's own figure.
+
+    In the tenth of the rows with the least else, workspace is a few MiB.
+    """
+    small = rows.reserved_bytes <= np.quantile(rows.reserved_bytes, 0.1)
+    return float(np.median(rows.measured_bytes[small] - rows.reserved_bytes[small]))
 
 
 def group_folds(group: NDArray[np.str_], folds: int) -> Iterator[NDArray[np.bool_]]:
@@ -165,12 +175,11 @@ def _fit(rows: MemoryRows) -> TrainedModel:
     import xgboost
 
     context = fit_context(rows)
-    target = np.log(np.maximum(rows.measured_bytes - context, 16 * MIB) / rows.base_bytes)
-    weight = np.square(np.clip((rows.measured_bytes - context) / rows.measured_bytes, 0.02, 1.0))
-    # Every family counts by the root of its size: large ones know more, but must not be all there is.
-    _, inverse, counts = np.unique(rows.group, return_inverse=True, return_counts=True)
-    weight = weight / np.sqrt(counts[inverse])
-    matrix = xgboost.DMatrix(rows.features.astype(np.float32), label=target, weight=weight / weight.mean())
+    target = (rows.measured_bytes - context - rows.reserved_bytes) / rows.potential_bytes
+    weight = rows.potential_bytes / rows.measured_bytes
+    matrix = xgboost.DMatrix(
+        rows.features.astype(np.float32), label=np.clip(target, -0.5, 2.5), weight=weight / weight.mean()
+    )
     booster = xgboost.train(PARAMETERS, matrix, num_boost_round=ROUNDS)
     return TrainedModel(
         boosters={BOOSTER: bytes(booster.save_raw("ubj"))},

@@ -131,7 +131,9 @@ def memory_table(
     files = graph_files(graphs)
     batches = {str(model): part["batch"] for (model,), part in rows.group_by("subject")}
     jobs = [
-        _Job(name, files[name], tuple(sorted(batches[name]))) for name in sorted(batches) if name in files
+        _Job(name, files[name], tuple(sorted(batches[name])))
+        for name in sorted(batches)
+        if name in files and name not in MISLABELLED
     ]
     skipped = {name: f"{GRAPH_FOLDER} holds no export" for name in sorted(batches) if name not in files}
     skipped |= dict.fromkeys(sorted(MISLABELLED & batches.keys()), "measured at another input size")

@@ -12,7 +12,7 @@ from predictor.features.reader import read_graph
 from predictor.features.work import Program
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
-from predictor.models.memory import FEATURES, memory_features
+from predictor.models.memory import FEATURES, memory_features, workspace_potential_bytes
 from predictor.models.memory_training import MemoryRows, train_memory
 from predictor.models.power import JobProfile
 from predictor.models.power_rows import PowerSample
@@ -34,17 +34,18 @@ def program(batch: int = 8, mode: Mode = Mode.TRAIN, name: str = "shufflenet_v2"
 
 
 def memory_rows(count: int = 400) -> MemoryRows:
-    """Rows around two real programs whose true correction is 0.1 plus half of the first feature."""
+    """Rows around two real programs that use 0.1 plus twice the first feature of their potential."""
     generator = np.random.default_rng(3)
     seeds = [program(batch) for batch in (8, 64)]
     features = np.stack([memory_features(seeds[i % 2]) for i in range(count)])
     features *= generator.uniform(0.8, 1.2, size=features.shape)
-    base = np.array([seeds[i % 2].memory.workspace_reserved_bytes for i in range(count)], dtype=np.float64)
-    base *= generator.uniform(0.5, 40.0, size=count)
-    noise = generator.normal(0.0, 0.02, size=count)
-    measured = CONTEXT_BYTES + base * np.exp(0.1 + 0.5 * features[:, 0] + noise)
+    scale = generator.uniform(0.2, 40.0, size=count)
+    reserved = np.array([seeds[i % 2].memory.reserved_bytes for i in range(count)]) * scale
+    potential = np.array([workspace_potential_bytes(seeds[i % 2]) for i in range(count)]) * scale
+    share = 0.1 + 2.0 * np.abs(features[:, 0]) + generator.normal(0.0, 0.02, size=count)
+    measured = CONTEXT_BYTES + reserved + share * potential
     group = np.array([f"family{i % 12}" for i in range(count)])
-    return MemoryRows(features, base, measured, group, np.array(["a100-sxm-40gb"] * count))
+    return MemoryRows(features, reserved, potential, measured, group, np.array(["a100-sxm-40gb"] * count))
 
 
 def trained_memory() -> TrainedModel:

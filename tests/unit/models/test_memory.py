@@ -4,13 +4,22 @@ from dataclasses import replace
 from math import isclose
 
 import numpy as np
+import polars as pl
 import pytest
 
+from predictor.errors import InvalidData
 from predictor.features.work import Convolution
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
-from predictor.models.memory import FEATURES, LINES, MemoryModel, memory_features
+from predictor.models.memory import (
+    FEATURES,
+    LINES,
+    MemoryModel,
+    memory_features,
+    workspace_potential_bytes,
+)
 from predictor.models.memory_training import group_folds, log_errors, train_memory
+from predictor.models.memory_training import memory_rows as table_rows
 from predictor.types import Mode
 from predictor.units import MIB
 from tests.unit.models.memory_power_cases import CONTEXT_BYTES, memory_rows, program, trained_memory
@@ -98,9 +107,33 @@ def test_tensors_stand_on_their_own_lines(model: MemoryModel) -> None:
 
 def test_predict_agrees_with_the_matrix_path(model: MemoryModel) -> None:
     job = program(16)
-    row, base = memory_features(job), float(job.memory.workspace_reserved_bytes)
+    row, reserved = memory_features(job), float(job.memory.reserved_bytes)
     alone = model.predict(job, find_device("a100-sxm-40gb")).device_peak.value
-    assert isclose(alone, model.device_peaks(row[None, :], np.array([base]))[0], rel_tol=1e-12)
+    potential = np.array([workspace_potential_bytes(job)])
+    assert isclose(alone, model.device_peaks(row[None, :], np.array([reserved]), potential)[0], rel_tol=1e-12)
+
+
+def test_the_tensors_are_a_lower_bound(model: MemoryModel) -> None:
+    for batch in (8, 64, 256):
+        job = program(batch)
+        peak = model.predict(job, find_device("a100-sxm-40gb")).device_peak.value
+        assert peak >= model.context_bytes + job.memory.live_peak_bytes
+
+
+def test_autotuner_peaks_are_no_training_rows() -> None:
+    rows = memory_rows(4)
+    table = pl.DataFrame(rows.features, schema=list(FEATURES)).with_columns(
+        reserved_bytes=rows.reserved_bytes,
+        potential_bytes=rows.potential_bytes,
+        measured_bytes=rows.measured_bytes,
+        model_group=rows.group.astype(str),
+        device=pl.Series(rows.device.tolist()),
+        autotuner_peak=pl.Series([False, True, False, False]),
+    )
+    assert len(table_rows(table)) == 3
+    assert len(table_rows(table, autotuner_peaks=True)) == 4
+    with pytest.raises(InvalidData, match="live_share"):
+        table_rows(table.drop("live_share"))
 
 
 def test_unmeasured_situations_are_flagged_and_wider(model: MemoryModel) -> None:
