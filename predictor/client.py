@@ -231,7 +231,7 @@ class RemotePredictor:
             )
         if isinstance(source, ProgramSource):
             raise InvalidRequest(
-                "a torch module cannot be sent to a server: write it with `perfcast graph from-torch` and "
+                "a torch module cannot be sent to a server: write it with torch.onnx.export and "
                 "give that file",
                 field="graph",
             )

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from predictor.client import RemotePredictor
+from predictor.errors import InvalidRequest
+from predictor.features.reader import read_graph
 from predictor.hardware.catalog import find_cluster, find_device
 from predictor.parallel.plan import Plan
 from predictor.protocol import Forecaster
@@ -127,3 +129,13 @@ def test_remote_predictor_is_picklable(remote: RemotePredictor, model: Path) -> 
     request = PredictionRequest(str(model), "a100-pcie-40gb", batch=6)
     with pickle.loads(pickle.dumps(remote)) as copy:
         assert copy.predict(request) == remote.predict(request)
+
+
+def test_a_graph_object_is_for_the_local_face(local: Forecaster, remote: RemotePredictor) -> None:
+    graph = read_graph(perceptron().SerializeToString(), batch=2)
+    request = PredictionRequest(graph, "a100-pcie-40gb")
+    assert local.predict(request).graph == graph.fingerprint
+    with pytest.raises(InvalidRequest, match="give the ONNX file or its bytes"):
+        remote.predict(request)
+    (answer,) = remote.predict_many([request])
+    assert isinstance(answer, InvalidRequest)
