@@ -14,7 +14,8 @@ that one description serves every batch size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -72,6 +73,9 @@ class GraphBuilder:
         self._initializers: list[TensorProto] = []
         self._nodes: list[NodeProto] = []
         self._counts: dict[str, int] = {}
+        self._shared: dict[str, list[Tensor]] = {}
+        self._recording: list[Tensor] | None = None
+        self._replaying: Iterator[Tensor] | None = None
 
     # Leaves
 
@@ -84,11 +88,46 @@ class GraphBuilder:
         return self._known(name, TensorType(elem_type, tuple(shape)))
 
     def parameter(self, shape: Sequence[int], name: str = "", dtype: DType | None = None) -> Tensor:
-        """A weight without contents. Use the handle twice to share the weight."""
-        elem_type = TO_ONNX[dtype or self.dtype]
+        """A weight without contents. Use the handle twice, or `shared_weights`, to share the weight."""
+        kind = dtype or self.dtype
+        if self._replaying is not None:
+            known = next(self._replaying, None)
+            if known is None or known.shape != tuple(shape) or known.dtype is not kind:
+                first = known.shape if known else "no further weight"
+                raise InvalidGraph(
+                    f"shared weights: the first application has {first}, this one {tuple(shape)}; layers "
+                    "that share weights must have the same sizes"
+                )
+            return known
+        elem_type = TO_ONNX[kind]
         unique = self._unique(name or "weight")
         self._initializers.append(external_tensor(unique, elem_type, shape))
-        return self._known(unique, TensorType(elem_type, tuple(shape)))
+        made = self._known(unique, TensorType(elem_type, tuple(shape)))
+        if self._recording is not None:
+            self._recording.append(made)
+        return made
+
+    @contextmanager
+    def shared_weights(self, key: str) -> Iterator[None]:
+        """What is built under one key uses the weights of the first time: counted once, applied each time.
+
+            for _ in range(12):
+                with b.shared_weights("layer"):
+                    x = layer(b, x)
+
+        Raises InvalidGraph when a later application needs other weights than the first, or inside another
+        `shared_weights`.
+        """
+        if self._recording is not None or self._replaying is not None:
+            raise InvalidGraph(f"shared_weights({key!r}) inside another shared_weights; use one key for both")
+        if key in self._shared:
+            self._replaying = iter(self._shared[key])
+        else:
+            self._recording = self._shared[key] = []
+        try:
+            yield
+        finally:
+            self._recording = self._replaying = None
 
     def constant(self, values: Any, dtype: DType | None = None, name: str = "") -> Tensor:
         """A small tensor with contents: integers become int64, floats the builder's dtype."""
@@ -324,6 +363,15 @@ class GraphBuilder:
         """0 keeps the input's dimension at that place, one -1 takes the rest."""
         return self._one("Reshape", [x, self.constant(list(shape))])
 
+    def expand(self, x: Tensor, shape: Sequence[int | str]) -> Tensor:
+        """x repeated to `shape` without a copy; a symbol must be a dimension of some input."""
+        parts: list[Tensor] = []
+        for size in shape:
+            parts.append(self.constant([size]) if isinstance(size, int) else self._symbol(size))
+        target = self.concat(parts, axis=0) if any(isinstance(size, str) for size in shape) else None
+        made = self._one("Expand", [x, target or self.constant(list(shape))])
+        return self._known(made.name, TensorType(TO_ONNX[x.dtype], tuple(shape)))
+
     def flatten(self, x: Tensor, *, axis: int = 1) -> Tensor:
         """To a matrix, rows before `axis`."""
         return self._one("Flatten", [x], axis=axis)
@@ -374,6 +422,16 @@ class GraphBuilder:
         return bytes(model.SerializeToString(deterministic=True))
 
     # Helpers
+
+    def _symbol(self, name: str) -> Tensor:
+        """The size that a symbol stands for, as a vector of one element."""
+        for value in self._inputs:
+            dims = self._types[value.name].dims or ()
+            if name in dims:
+                axis = dims.index(name)
+                source = Tensor(value.name, dims, self.dtype)
+                return self._one("Shape", [source], start=axis, end=axis + 1)
+        raise InvalidGraph(f"no input has a dimension {name!r}; expected a symbol of the inputs")
 
     def _one(self, op_type: str, inputs: Sequence[Tensor | None], **attributes: Any) -> Tensor:
         output: Tensor = self.op(op_type, inputs, **attributes)

@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import InvalidRequest, UnknownName
-from predictor.features.architectures.huggingface import gpt, llama
+from predictor.features.architectures.huggingface import (
+    bart,
+    bert,
+    deberta,
+    gpt,
+    llama,
+    mixtures,
+    t5,
+    vision,
+)
 from predictor.features.architectures.huggingface.fields import Fields
 from predictor.features.architectures.huggingface.job import Family, Job, Task
 from predictor.features.builder import GraphBuilder
@@ -28,7 +37,11 @@ OPSET = 23
 _LARGEST_FILE_BYTES = 4 * 2**20
 _LONGEST = 2**20
 
-FAMILIES: Mapping[str, Family] = {**gpt.FAMILIES, **llama.FAMILIES}
+FAMILIES: Mapping[str, Family] = {
+    name: family
+    for module in (gpt, llama, mixtures, bert, deberta, t5, bart, vision)
+    for name, family in module.FAMILIES.items()
+}
 """`model_type` -> builder. A new family is one entry in its module's table."""
 
 # Endings of class names, longest first; anything else is the body alone.
@@ -74,10 +87,12 @@ def from_config(
     fields = Fields(values, where)
     name = fields.text("model_type")
     if name not in FAMILIES:
-        raise UnknownName.among("model_type", name, FAMILIES, "Export the model, or describe it with GraphBuilder.")
+        raise UnknownName.among(
+            "model_type", name, FAMILIES, "Export the model, or describe it with GraphBuilder."
+        )
     if not 0 < sequence <= _LONGEST or (isinstance(batch, int) and batch < 1):
         raise InvalidRequest(
-            f"batch is {batch} and sequence {sequence}; expected a batch of 1 or more and 1 to {_LONGEST} tokens",
+            f"batch is {batch}, sequence {sequence}; expected at least 1 sample and 1 to {_LONGEST} tokens",
             field="sequence",
         )
     b = GraphBuilder(name, opset=OPSET)
@@ -108,7 +123,9 @@ def _read(path: str | os.PathLike[str]) -> tuple[Mapping[str, Any], str]:
         ) from None
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise InvalidRequest(f"{where}: not JSON ({reason}); expected a config.json", field="config") from None
+        raise InvalidRequest(
+            f"{where}: not JSON ({reason}); expected a config.json", field="config"
+        ) from None
     if not isinstance(found, dict):
         raise InvalidRequest(f"{where}: holds no JSON object; expected a config.json", field="config")
     return found, where

@@ -139,7 +139,9 @@ class Attention:
         if self.written_out:
             return self._written_out(b, query, key, value, mask, position_bias)
         if position_bias is not None:
-            mask = position_bias if mask is None else b.op("Where", [mask, position_bias, b.constant(_LOWEST)])
+            mask = (
+                position_bias if mask is None else b.op("Where", [mask, position_bias, b.constant(_LOWEST)])
+            )
         causal = 1 if self.causal and mask is None else None
         mixed: Tensor = b.op("Attention", [query, key, value, mask], is_causal=causal, scale=self.scale)
         return mixed

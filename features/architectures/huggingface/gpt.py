@@ -206,9 +206,7 @@ def bloom(job: Job) -> Sequence[Tensor]:
             width,
             layers,
             layer_norm(f),
-            lambda job, _: branches(
-                job, attention, feed_forward, linear_biases(job, heads, job.sequence)
-            ),
+            lambda job, _: branches(job, attention, feed_forward, linear_biases(job, heads, job.sequence)),
             embedding_norm=True,
             tied=f.flag("tie_word_embeddings", default=True),
         ),
@@ -229,9 +227,7 @@ def mpt(job: Job) -> Sequence[Tensor]:
             width,
             layers,
             norm,
-            lambda job, _: branches(
-                job, attention, feed_forward, linear_biases(job, heads, job.sequence)
-            ),
+            lambda job, _: branches(job, attention, feed_forward, linear_biases(job, heads, job.sequence)),
             tied=f.flag("tie_word_embeddings", default=True),
         ),
     )
@@ -268,9 +264,7 @@ def falcon(job: Job) -> Sequence[Tensor]:
         return branches(job, attention, feed_forward, bias)
 
     tied = f.flag("tie_word_embeddings", default=True)
-    return decoder(
-        job, Decoder(vocabulary, width, layers, layer_norm(f), layer, arrangement, tied=tied)
-    )
+    return decoder(job, Decoder(vocabulary, width, layers, layer_norm(f), layer, arrangement, tied=tied))
 
 
 FAMILIES: Mapping[str, Family] = {

@@ -69,9 +69,7 @@ class Variant:
 
 _NEVER = ("", False)
 _ALWAYS = ("", True)
-_GEMMA = Variant(
-    norm=NormKind.RMS_OFFSET, activation="gelu_pytorch_tanh", scaled_embedding=True, tied=True
-)
+_GEMMA = Variant(norm=NormKind.RMS_OFFSET, activation="gelu_pytorch_tanh", scaled_embedding=True, tied=True)
 
 VARIANTS: Mapping[str, Variant] = {
     "llama": Variant(),
@@ -143,7 +141,9 @@ def attention_of(f: Fields, variant: Variant, index: int) -> Attention:
     kv_heads = f.integer("num_key_value_heads", default=heads)
     f.divided(heads, kv_heads, "num_key_value_heads")
     biased = f.flag(variant.attention_bias[0], default=variant.attention_bias[1])
-    out_bias = f.flag(*variant.output_bias[:1], default=variant.output_bias[1]) if variant.output_bias else biased
+    out_bias = (
+        f.flag(*variant.output_bias[:1], default=variant.output_bias[1]) if variant.output_bias else biased
+    )
     query_scale = f.get("query_pre_attn_scalar")
     window = window_of(f, variant, index)
     return Attention(
@@ -198,7 +198,11 @@ def feed_forward_of(f: Fields, variant: Variant, hidden: int | None = None) -> F
     # Gemma's first configurations name the exact GELU and mean the other.
     act = f.text("hidden_activation", default="")
     if not act:
-        act = variant.activation if variant.scaled_embedding else f.text(*ACTIVATION, default=variant.activation)
+        act = (
+            variant.activation
+            if variant.scaled_embedding
+            else f.text(*ACTIVATION, default=variant.activation)
+        )
     biased = f.flag(variant.mlp_bias[0], default=variant.mlp_bias[1])
     return FeedForward(
         hidden or f.integer(*HIDDEN), act, gated=variant.gated, joint=variant.joint_projections, bias=biased

@@ -16,11 +16,17 @@ from predictor.features.builder import GraphBuilder, Tensor
 Activation: TypeAlias = Callable[[GraphBuilder, Tensor], Tensor]
 
 
-def buffer(b: GraphBuilder, size: int, value: float = 0.0) -> Tensor:
-    """A vector that the model owns and does not train."""
+def buffer(b: GraphBuilder, *shape: int, value: float = 0.0) -> Tensor:
+    """A tensor that the model owns and does not train."""
     filled = helper.make_tensor("value", TensorProto.FLOAT, [1], [value])
-    made: Tensor = b.op("ConstantOfShape", [b.constant([size])], value=filled)
+    made: Tensor = b.op("ConstantOfShape", [b.constant(list(shape))], value=filled)
     return made
+
+
+def pooled(b: GraphBuilder, x: Tensor, act: Activation | None = None, features: int | None = None) -> Tensor:
+    """The first token's vector, (batch, width); through a matrix and `act` where that is given."""
+    first = b.reshape(b.slice(x, 0, 1, axis=1), [0, x.size(-1)])
+    return first if act is None else act(b, b.linear(first, features or x.size(-1)))
 
 
 def scaled(b: GraphBuilder, x: Tensor, factor: float | None) -> Tensor:
@@ -52,7 +58,7 @@ class Norm:
 
 
 def _plain_norm(b: GraphBuilder, x: Tensor, epsilon: float) -> Tensor:
-    y: Tensor = b.op("LayerNormalization", [x, buffer(b, x.size(-1), 1.0)], axis=-1, epsilon=epsilon)
+    y: Tensor = b.op("LayerNormalization", [x, buffer(b, x.size(-1), value=1.0)], axis=-1, epsilon=epsilon)
     return y
 
 

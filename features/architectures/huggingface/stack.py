@@ -1,4 +1,4 @@
-"""How the branches of a block join the residual stream, and the causal language model built of such blocks."""
+"""How the branches of a block join the residual stream, and the causal language model made of blocks."""
 
 from __future__ import annotations
 

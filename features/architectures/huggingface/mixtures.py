@@ -1,0 +1,138 @@
+"""Mixtral, the Qwen mixtures, OLMoE and DeepSeek-V2/V3: Llama-like decoders with experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from predictor.features.architectures.huggingface.attention import QueryKeyNorm
+from predictor.features.architectures.huggingface.experts import (
+    LatentAttention,
+    Mixture,
+    Router,
+    with_shared,
+)
+from predictor.features.architectures.huggingface.fields import (
+    ACTIVATION,
+    HEADS,
+    HIDDEN,
+    LAYERS,
+    NORM_EPSILON,
+    Fields,
+)
+from predictor.features.architectures.huggingface.job import Family, Job
+from predictor.features.architectures.huggingface.llama import (
+    Variant,
+    attention_of,
+    decoder_of,
+    feed_forward_of,
+)
+from predictor.features.architectures.huggingface.parts import Norm, NormKind
+from predictor.features.architectures.huggingface.stack import Branch, decoder
+from predictor.features.builder import Tensor
+
+Sparse: TypeAlias = Callable[[Fields, int], Mixture | None]
+"""The mixture of a layer, None where the layer is dense."""
+_NEVER, _ALWAYS = ("", False), ("", True)
+
+
+def _act(f: Fields) -> str:
+    return f.text(*ACTIVATION, default="silu")
+
+
+def _mixtral(f: Fields, _: int) -> Mixture:
+    router = Router(
+        f.integer("num_local_experts", "num_experts"), f.integer("num_experts_per_tok"), normalised=True
+    )
+    return Mixture(router, f.integer(*HIDDEN), _act(f))
+
+
+def _olmoe(f: Fields, _: int) -> Mixture:
+    router = Router(
+        f.integer("num_experts"),
+        f.integer("num_experts_per_tok"),
+        normalised=f.flag("norm_topk_prob", default=False),
+    )
+    return Mixture(router, f.integer(*HIDDEN), _act(f))
+
+
+def _qwen(f: Fields, index: int) -> Mixture | None:
+    dense = f.get("mlp_only_layers")
+    if (isinstance(dense, Sequence) and index in dense) or (index + 1) % f.integer(
+        "decoder_sparse_step", default=1
+    ):
+        return None
+    router = Router(
+        f.integer("num_experts"),
+        f.integer("num_experts_per_tok"),
+        normalised=f.flag("norm_topk_prob", default=False),
+    )
+    mixture = Mixture(router, f.integer("moe_intermediate_size"), _act(f))
+    if f.get("model_type") == "qwen2_moe":
+        return with_shared(mixture, f.integer("shared_expert_intermediate_size"), gate=True)
+    return mixture
+
+
+def _deepseek(f: Fields, index: int) -> Mixture | None:
+    if index < f.integer("first_k_dense_replace", default=0, least=0):
+        return None
+    third = f.get("model_type") == "deepseek_v3"
+    limited = third or f.text("topk_method", default="greedy") == "group_limited_greedy"
+    router = Router(
+        f.integer("n_routed_experts"),
+        f.integer("num_experts_per_tok"),
+        normalised=third and f.flag("norm_topk_prob", default=True),
+        sigmoid=third,
+        groups=f.integer("n_group", default=1) if limited else 1,
+        chosen_groups=f.integer("topk_group", default=1),
+        scale=f.number("routed_scaling_factor", default=2.5 if third else 1.0),
+    )
+    f.divided(router.experts, router.groups, "n_group")
+    hidden = f.integer("moe_intermediate_size")
+    return with_shared(Mixture(router, hidden, _act(f)), hidden * f.integer("n_shared_experts", default=1))
+
+
+def _latent(f: Fields) -> LatentAttention:
+    return LatentAttention(
+        f.integer(*HEADS),
+        f.optional_integer("q_lora_rank"),
+        f.integer("kv_lora_rank"),
+        f.integer("qk_nope_head_dim"),
+        f.integer("qk_rope_head_dim"),
+        f.integer("v_head_dim"),
+        Norm(NormKind.RMS, f.number(*NORM_EPSILON, default=1e-6)),
+        f.flag("attention_bias", default=False),
+    )
+
+
+def mixture_of_experts(job: Job, variant: Variant, sparse: Sparse, latent: bool = False) -> Sequence[Tensor]:
+    """A decoder whose layers are dense or sparse, as `sparse` says."""
+    f = job.fields
+
+    def layer(job: Job, index: int) -> tuple[Branch, Branch]:
+        mixture = sparse(f, index)
+        feed_forward = feed_forward_of(f, variant) if mixture is None else mixture
+        attention = _latent(f) if latent else attention_of(f, variant, index)
+        return partial(attention, job), partial(feed_forward, job.b)
+
+    return decoder(job, replace(decoder_of(f, variant, f.layers(*LAYERS)), layer=layer))
+
+
+def _family(variant: Variant, sparse: Sparse, latent: bool = False) -> Family:
+    return partial(mixture_of_experts, variant=variant, sparse=sparse, latent=latent)
+
+
+_QWEN3 = Variant(query_key_norm=QueryKeyNorm.HEAD, mlp_bias=_NEVER, windowed=True)
+
+FAMILIES: Mapping[str, Family] = {
+    "mixtral": _family(Variant(epsilon=1e-5, attention_bias=_NEVER, windowed=True), _mixtral),
+    "qwen2_moe": _family(
+        Variant(attention_bias=("qkv_bias", True), output_bias=_NEVER, mlp_bias=_NEVER, windowed=True), _qwen
+    ),
+    "qwen3_moe": _family(_QWEN3, _qwen),
+    "olmoe": _family(Variant(epsilon=1e-5, query_key_norm=QueryKeyNorm.ALL_HEADS, mlp_bias=_NEVER), _olmoe),
+    "deepseek_v2": _family(Variant(), _deepseek, latent=True),
+    "deepseek_v3": _family(Variant(), _deepseek, latent=True),
+}

@@ -1,0 +1,72 @@
+"""Products of sorted rows with one matrix per group: the experts of a mixture in one kernel.
+
+perfcast::GroupedMatMul(x[rows, in], weights[groups, in, out][, ends[groups]]) -> [rows, out]: rows up to
+ends[0] meet the first matrix, rows up to ends[1] the second. Which expert gets how many tokens is known only
+at run time and changes no sum: FLOPs are 2 * rows * in * out. Kernel shape and traffic are those of a
+balanced assignment: min(groups, rows) matrices are read, with equally many rows each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from predictor.features.graph import Value
+from predictor.features.op_view import OpView
+from predictor.features.ops.matmul import contract
+from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.work import Contraction, OpWork, Phase
+
+
+def _sizes(op: OpView) -> tuple[int, int, int, int, int]:
+    """(active groups, rows of each, out, in, all rows)."""
+    data, weights = op.input(0), op.input(1)
+    rows, active = data.shape[0], max(1, min(weights.shape[0], data.shape[0]))
+    return active, -(-rows // active), weights.shape[2], weights.shape[1], rows
+
+
+def _active_weights(op: OpView) -> Value:
+    weights = op.input(1)
+    return replace(weights, shape=(_sizes(op)[0], *weights.shape[1:]))
+
+
+@WORK_RULES.register("perfcast", "GroupedMatMul")
+def grouped_matmul(op: OpView) -> tuple[OpWork, ...]:
+    """One kernel over all groups."""
+    groups, m, n, k, rows = _sizes(op)
+    reads = (op.input(0), _active_weights(op))
+    work = contract(
+        op,
+        "grouped_matmul",
+        Contraction(groups, m, n, k),
+        reads=reads,
+        writes=(op.output(),),
+        compute=op.matrix_compute(0, 1),
+    )
+    return (replace(work, matrix_flops=2 * rows * n * k),)
+
+
+@BACKWARD_RULES.register("perfcast", "GroupedMatMul")
+def grouped_matmul_backward(op: OpView) -> Backward:
+    """dX with the matrices transposed; dW of every group, zeros where a group has no rows."""
+    groups, m, n, k, rows = _sizes(op)
+    data, weights, out = op.input(0), op.input(1), op.output()
+    plans = (
+        (0, Contraction(groups, m, k, n), (out, _active_weights(op)), data, weights),
+        (1, Contraction(groups, k, n, m), (out, data), weights, data),
+    )
+    works: list[OpWork] = []
+    saves: list[str] = []
+    for index, shape, reads, target, kept in plans:
+        if op.wants_gradient(index):
+            work = contract(
+                op,
+                "grouped_matmul",
+                shape,
+                reads=reads,
+                writes=(target,),
+                compute=op.matrix_compute(0, 1),
+                phase=Phase.BACKWARD,
+            )
+            works.append(replace(work, matrix_flops=2 * rows * n * k))
+            saves.append(kept.name)
+    return Backward(tuple(works), tuple(saves))
