@@ -1,11 +1,11 @@
-"""A table that leaves out its least important columns instead of cutting all of them on a narrow terminal."""
+"""Layouts that give way on a narrow terminal: columns go, or blocks stack, before any text is cut."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -61,3 +61,31 @@ class FittedTable:
                 break
             kept.remove(index)
         return kept
+
+
+class SideBySide:
+    """Two renderables next to each other, or one below the other where the width does not suffice."""
+
+    def __init__(self, left: RenderableType, right: RenderableType, gap: int = 4) -> None:
+        self._left = left
+        self._right = right
+        self._gap = gap
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Both, in the arrangement that fits."""
+        yield self._arranged(console, options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """As wide as the arrangement."""
+        return Measurement.get(console, options, self._arranged(console, options))
+
+    def _arranged(self, console: Console, options: ConsoleOptions) -> RenderableType:
+        widths = (
+            Measurement.get(console, options.update(max_width=10_000), part).maximum
+            for part in (self._left, self._right)
+        )
+        if sum(widths) + self._gap > options.max_width:
+            return Group(self._left, Text(), self._right)
+        grid = Table.grid(padding=(0, self._gap, 0, 0))
+        grid.add_row(self._left, self._right)
+        return grid

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from predictor.cli import from_config
 from predictor.cli import options as opt
 from predictor.cli.options import Output
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from predictor.features.graph import Graph
     from predictor.features.work import Program
 
-app = typer.Typer(help="Check, show and strip ONNX files.", no_args_is_help=True)
+app = typer.Typer(help="Check, show, strip and make ONNX files.", no_args_is_help=True)
+app.command("from-config")(from_config.from_config)
 
 GRAPH_SCHEMA, GRAPH_CHECK_SCHEMA = "perfcast.graph/1", "perfcast.graph-check/1"
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from predictor.cli import text as txt
-from predictor.cli.fitted_table import FittedTable
+from predictor.cli.fitted_table import FittedTable, SideBySide
 from predictor.errors import PerfcastError
 from predictor.request import PredictionRequest
 from predictor.types import Coverage, Explanation, Interval, Prediction
@@ -147,17 +147,17 @@ def _fits(answer: Prediction) -> Text:
     return Text("fits", _GOOD) if answer.fits else Text("does not fit", _BAD)
 
 
-def _breakdowns(answer: Prediction) -> Table:
-    grid = Table.grid(padding=(0, 4))
-    grid.add_row(
+def _breakdowns(answer: Prediction) -> SideBySide:
+    return SideBySide(
         _breakdown("time", answer.time_breakdown_s, txt.seconds),
         _breakdown("memory", answer.memory_breakdown_bytes, txt.size),
     )
-    return grid
 
 
 def _breakdown(title: str, parts: Mapping[str, float], form: txt.Formatter) -> Table:
     table = Table.grid(padding=(0, 1))
+    for _ in range(4):
+        table.add_column(no_wrap=True)
     table.add_row(Text(title, _LABEL))
     total = sum(parts.values()) or 1.0
     for name, value in parts.items():

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from predictor.cli import text as txt
-from predictor.cli.fitted_table import FittedTable
+from predictor.cli.fitted_table import FittedTable, SideBySide
 from predictor.types import Interval
 
 
@@ -58,3 +59,20 @@ def test_narrow_tables_lose_their_least_important_columns() -> None:
     narrow = "".join(_lines(table, 6))
     assert "resnet" in narrow
     assert "12" not in narrow
+
+
+def test_blocks_stack_when_they_do_not_fit() -> None:
+    blocks = SideBySide(Text("left " * 4), Text("right " * 4))
+    console = Console(width=60, force_terminal=False)
+    with console.capture() as capture:
+        console.print(blocks)
+    assert "left left left left" in capture.get().splitlines()[0]
+    assert "right" in capture.get().splitlines()[0]
+    narrow = Console(width=30, force_terminal=False)
+    with narrow.capture() as capture:
+        narrow.print(blocks)
+    assert [line.split()[0] if line.strip() else "" for line in capture.get().splitlines()] == [
+        "left",
+        "",
+        "right",
+    ]
