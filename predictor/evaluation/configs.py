@@ -1,0 +1,135 @@
+"""Transformers built from configurations against the implementations they describe (G4).
+
+The other side was measured once with transformers on torch's meta device and is stored beside the
+configurations (`python benchmarks/configs.py --measure`), so that scoring needs neither. FLOPs are those of
+matrix products and convolutions, which is what torch's FlopCounterMode counts. It counts the whole square of
+causal scores where a fused kernel computes, and perfcast counts, the lower triangle; the score compares with
+the square put back, and the report shows both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import InvalidData
+from predictor.evaluation.report import Table
+from predictor.evaluation.rows import EvaluationRow
+from predictor.features.architectures.from_config import from_config
+from predictor.features.program import build_program
+from predictor.features.reader import read_graph
+from predictor.features.work import AttentionShape, OpWork
+from predictor.types import Mode, Optimizer, Precision, Runtime
+
+MEASURED = "measured.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the implementation has and does; batch and sequence are those of its forward pass."""
+
+    name: str
+    batch: int
+    sequence: int
+    parameters: int
+    single_parameters: int
+    """Of these, tensors of one element, which the reader takes for constants."""
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One configuration on both sides; `flops` counts triangles, `square_flops` whole squares."""
+
+    reference: Reference
+    parameters: int
+    flops: int
+    square_flops: int
+
+    @property
+    def parameter_difference(self) -> int:
+        """Ours minus theirs, single elements aside."""
+        return self.parameters + self.reference.single_parameters - self.reference.parameters
+
+    @property
+    def flops_ratio(self) -> float:
+        """Ours over theirs, both with whole squares."""
+        return self.square_flops / self.reference.flops
+
+
+def read_references(folder: Path) -> list[Reference]:
+    """References in name order. Raises InvalidData when the file is absent or damaged."""
+    path = folder / MEASURED
+    try:
+        found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["configurations"]
+        return [Reference(name=name, **found[name]) for name in sorted(found)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidData(
+            f"{path}: no measured configurations ({error}); give the folder tests/assets/configs of a checkout"
+        ) from None
+
+
+def compare(folder: Path, reference: Reference) -> Comparison:
+    """Builds one configuration and counts it."""
+    data = from_config(
+        folder / f"{reference.name}.json", batch=reference.batch, sequence=reference.sequence
+    )
+    graph = read_graph(data)
+    program = build_program(
+        graph, mode=Mode.INFER, precision=Precision.FP32, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
+    )
+    works = [op.work for op in program.ops]
+    return Comparison(
+        reference,
+        graph.parameter_count,
+        sum(work.matrix_flops for work in works),
+        sum(_square_flops(work) for work in works),
+    )
+
+
+def _square_flops(work: OpWork) -> int:
+    """Matrix FLOPs with causal attention as a whole square."""
+    shape = work.shape
+    if not isinstance(shape, AttentionShape):
+        return work.matrix_flops
+    pairs = shape.batch * shape.heads * shape.q_length * shape.kv_length
+    return 2 * pairs * (shape.head_dim + shape.value_dim)
+
+
+def config_rows(found: Sequence[Comparison]) -> list[EvaluationRow]:
+    """How many parameter counts differ, and how far FLOPs are off at most; none for no comparison."""
+    if not found:
+        return []
+    wrong = sum(item.parameter_difference != 0 for item in found)
+    errors = [abs(item.flops_ratio - 1.0) for item in found]
+    scores = (("wrong_parameter_counts", float(wrong), 0.0), ("max_flops_error", max(errors), 0.01))
+    return [
+        EvaluationRow("G4", "graphs", "none", "configurations", metric, value, goal, len(found))
+        for metric, value, goal in scores
+    ]
+
+
+def config_table(found: Sequence[Comparison]) -> Table:
+    """One line per configuration."""
+    lines = tuple(
+        (
+            item.reference.name,
+            f"{item.reference.batch} x {item.reference.sequence}",
+            f"{item.parameters:,}",
+            f"{item.reference.parameters:,}",
+            str(item.parameter_difference),
+            f"{item.square_flops / 1e9:,.3f}",
+            f"{item.reference.flops / 1e9:,.3f}",
+            f"{item.flops_ratio:.5f}",
+            f"{item.flops / item.reference.flops:.4f}",
+        )
+        for item in found
+    )
+    header = (
+        *("configuration", "batch x sequence", "parameters", "theirs", "difference"),
+        *("GFLOP", "theirs", "ratio", "ratio, triangles"),
+    )
+    return Table("Configurations", header, lines)
