@@ -1,0 +1,67 @@
+"""`perfcast evaluate` with a suite that is already scored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from predictor.cli.main import app
+from predictor.evaluation import run
+from predictor.evaluation.rows import EvaluationRow
+
+ROWS = [
+    EvaluationRow("J3", "neusight", "end-to-end", "all", "mape", 0.12, 0.104, 48),
+    EvaluationRow("J3", "neusight", "end-to-end", "all", "coverage", 0.95, 0.9, 48),
+    EvaluationRow("J3", "neusight", "end-to-end", "amd", "mape", 0.3, None, 27),
+]
+
+
+@pytest.fixture(autouse=True)
+def _scored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(run, "SUITES", {"neusight": lambda options, progress: (ROWS, [])})
+    record = tmp_path / "record.json"
+    accept, gate = run.accept, run.gate
+    monkeypatch.setattr(run, "accept", lambda suite, rows: accept(suite, rows, record))
+    monkeypatch.setattr(run, "gate", lambda suite, rows: gate(suite, rows, record))
+
+
+def _evaluate(*flags: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["evaluate", *flags])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_json_is_the_list_of_rows() -> None:
+    code, stdout, _ = _evaluate("--output", "json")
+    assert code == 0
+    assert json.loads(stdout) == [row.to_json() for row in ROWS]
+
+
+def test_the_table_counts_goals() -> None:
+    code, stdout, _ = _evaluate("--suite", "neusight")
+    assert code == 0
+    assert "12.0%" in stdout
+    assert "1 of 2 goals met" in stdout
+
+
+def test_the_gate_exits_7_when_a_number_is_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _evaluate("--accept")[0] == 0
+    assert _evaluate("--gate")[0] == 0
+    worse = [EvaluationRow("J3", "neusight", "end-to-end", "all", "mape", 0.14, 0.104, 48), *ROWS[1:]]
+    monkeypatch.setattr(run, "SUITES", {"neusight": lambda options, progress: (worse, [])})
+    code, stdout, stderr = _evaluate("--gate")
+    assert code == 7
+    assert "14.0%" in stdout
+    assert "0.1200 -> 0.1400" in stderr
+
+
+def test_an_unknown_suite_is_named() -> None:
+    code, stdout, stderr = _evaluate("--suite", "nope")
+    assert (code, stdout) == (3, "")
+    assert stderr.startswith("error: unknown suite 'nope'")
+
+
+def test_accepting_and_gating_at_once_is_a_usage_error() -> None:
+    assert _evaluate("--accept", "--gate")[0] == 2
