@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 from predictor.errors import InvalidBundle, OutputNotWritable
+from predictor.models.booster import load_booster
 
 BUNDLE_SCHEMA = "perfcast.bundle/1"
 MANIFEST_NAME = "manifest.json"
@@ -169,8 +170,6 @@ class Bundle:
         return entry
 
     def _read(self, model: str, name: str) -> Any:
-        import xgboost
-
         entry = self._entry(model)["boosters"].get(name)
         if entry is None:
             raise InvalidBundle(f"{self.path}: model {model!r} has no booster {name!r}")
@@ -184,9 +183,7 @@ class Bundle:
             raise InvalidBundle(
                 f"{file}: sha256 is {actual}, expected {entry['sha256']}; fetch the bundle again"
             )
-        booster = xgboost.Booster(model_file=bytearray(blob))
-        booster.set_param({"nthread": 1})
-        return booster
+        return load_booster(blob)
 
     def __reduce__(self) -> tuple[Any, tuple[Path]]:
         return (Bundle.load, (self.path,))

@@ -28,7 +28,8 @@ from predictor.types import Interval
 from predictor.units import MIB
 
 if TYPE_CHECKING:
-    from predictor.models.bundle import Bundle, TrainedModel
+    from predictor.models.booster import load_booster
+from predictor.models.bundle import Bundle, TrainedModel
 
 FloatArray = NDArray[np.float64]
 
@@ -215,12 +216,7 @@ class MemoryModel:
     @classmethod
     def from_trained(cls, trained: TrainedModel) -> MemoryModel:
         """A model straight from training, without a bundle on disk."""
-        import xgboost
-
-        booster = xgboost.Booster()
-        booster.load_model(bytearray(trained.boosters[BOOSTER]))
-        booster.set_param({"nthread": 1})
-        return cls(trained.params, booster)
+        return cls(trained.params, load_booster(trained.boosters[BOOSTER]))
 
     def device_peaks(
         self, features: FloatArray, reserved_bytes: FloatArray, potential_bytes: FloatArray

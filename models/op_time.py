@@ -28,6 +28,7 @@ from predictor.features.rows import (
 from predictor.features.tiles import FloatArray
 from predictor.features.work import Elements, Family, OpWork, Phase
 from predictor.hardware.spec import DeviceSpec
+from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, Json, TrainedModel
 from predictor.models.calibration import Spread
 from predictor.models.floor import BOUNDS, floors
@@ -134,15 +135,9 @@ class OpTimeModel:
     @classmethod
     def from_trained(cls, trained: TrainedModel) -> OpTimeModel:
         """A model straight from training, without a bundle on disk."""
-        import xgboost
-
         families = {Family(name): model for name, model in _mapping(trained.params["families"]).items()}
-        boosters = {}
-        for family in families:
-            boosters[family] = xgboost.Booster(model_file=bytearray(trained.boosters[family.value]))
-            boosters[family].set_param({"nthread": 1})
         return cls(
-            boosters,
+            {family: load_booster(trained.boosters[family.value]) for family in families},
             {family: FamilyModel.from_json(_mapping(model)) for family, model in families.items()},
             np.array(trained.params["known_devices"], dtype=np.float64),
         )

@@ -29,7 +29,8 @@ from predictor.models.device_identity import is_known
 from predictor.types import Interval
 
 if TYPE_CHECKING:
-    from predictor.models.bundle import Bundle, TrainedModel
+    from predictor.models.booster import load_booster
+from predictor.models.bundle import Bundle, TrainedModel
 
 FloatArray = NDArray[np.float64]
 
@@ -225,12 +226,7 @@ class PowerModel:
     @classmethod
     def from_trained(cls, trained: TrainedModel) -> PowerModel:
         """A model straight from training, without a bundle on disk."""
-        import xgboost
-
-        booster = xgboost.Booster()
-        booster.load_model(bytearray(trained.boosters[BOOSTER]))
-        booster.set_param({"nthread": 1})
-        return cls(trained.params, booster)
+        return cls(trained.params, load_booster(trained.boosters[BOOSTER]))
 
     def predict(
         self, profile: JobProfile, device: DeviceSpec, power_limit_w: float | None = None
