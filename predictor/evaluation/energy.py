@@ -1,7 +1,7 @@
-"""Average board power of training jobs, devices left out, through the public Predictor.
+"""Average board power of training jobs, devices or workloads left out, through the public Predictor.
 
-The power model and the op-time model under it are trained without the device that is scored, under all its
-names.
+With a device left out, the power model and the op-time model under it are trained without it, under all its
+names. With a workload left out, the op-time model is the bundle's: it knows ops, not networks.
 """
 
 from __future__ import annotations
@@ -35,13 +35,17 @@ from predictor.request import PredictionRequest
 from predictor.types import Mode
 
 SUITE = "energy"
-HOLD = "device"
+DEVICE, WORKLOAD = "device", "workload"
 
 
 @dataclass(frozen=True, slots=True)
 class PowerCell:
-    """One measured average power (repeats averaged) and our answer; watts."""
+    """One measured average power (repeats averaged) and our answer; watts.
 
+    `hold` says what the models never saw, `group` which one of it.
+    """
+
+    hold: str
     device: str
     group: str
     subject: str
@@ -53,27 +57,27 @@ class PowerCell:
 
 
 def score_power(corpus: Path, bundle: Bundle, *, progress: Progress = silent) -> tuple[PowerCell, ...]:
-    """Every power row of the corpus predicted by models that never saw its device."""
+    """Every power row predicted twice: by models that never saw its device, and never saw its workload."""
     import polars as pl
 
     rows = pl.concat([read_source(corpus, source) for source in POWER_SOURCES])
+    chips, networks = sorted(set(rows["device_group"])), sorted(set(rows["model_group"]))
     devices = {name: find_device(name) for name in OP_DEVICES}
     tables = load_tables(corpus, OP_SOURCE, devices)
-    groups = sorted(set(rows["device_group"]))
-    cells: list[PowerCell] = []
-    for done, group in enumerate(groups):
-        progress(SUITE, done, len(groups))
-        held, rest = (
-            rows.filter(pl.col("device_group") == group),
-            rows.filter(pl.col("device_group") != group),
-        )
-        chips = {_chip(name) for name in held["device"].unique()}
-        op_time = _op_time_without(tables, chips, bundle)
+    seen = power_samples(rows, OpTimeModel.from_bundle(bundle), find_device)
+    total, cells = len(chips) + len(networks), []
+    for done, group in enumerate(chips):
+        progress(SUITE, done, total)
+        held = rows.filter(pl.col("device_group") == group)
+        op_time = _op_time_without(tables, {_chip(name) for name in held["device"].unique()}, bundle)
+        rest = rows.filter(pl.col("device_group") != group)
         samples = power_samples(rest, OpTimeModel.from_trained(op_time), find_device)
-        with TemporaryDirectory() as folder:
-            replaced = {OP_TIME: op_time, POWER: train_power(samples)}
-            cells += _score(held, predictor_with(bundle, replaced, Path(folder) / "bundle"))
-    progress(SUITE, len(groups), len(groups))
+        cells += _score(DEVICE, group, held, bundle, {OP_TIME: op_time, POWER: train_power(samples)})
+    for done, group in enumerate(networks, start=len(chips)):
+        progress(SUITE, done, total)
+        power = train_power([sample for sample in seen if sample.model_group != group])
+        cells += _score(WORKLOAD, group, rows.filter(pl.col("model_group") == group), bundle, {POWER: power})
+    progress(SUITE, total, total)
     return tuple(cells)
 
 
@@ -90,15 +94,23 @@ def _op_time_without(tables: Mapping[Family, OpTable], chips: set[str], bundle: 
     return fit_op_time(smaller, kept, spreads, SEED)
 
 
-def _score(rows: Any, predictor: Predictor) -> list[PowerCell]:
-    readings: dict[tuple[str, str, str, str], list[float]] = {}
+def _score(
+    hold: str, group: str, rows: Any, bundle: Bundle, replaced: Mapping[str, TrainedModel]
+) -> list[PowerCell]:
+    with TemporaryDirectory() as folder:
+        predictor = predictor_with(bundle, replaced, Path(folder) / "bundle")
+        return _answers(hold, group, rows, predictor)
+
+
+def _answers(hold: str, held: str, rows: Any, predictor: Predictor) -> list[PowerCell]:
+    readings: dict[tuple[str, str, str], list[float]] = {}
     power = rows.filter(rows["quantity"] == "average_power")
-    columns = ("subject", "device", "device_group", "configuration", "value")
-    for subject, device, group, text, value in power.select(columns).sort(columns).iter_rows():
+    columns = ("subject", "device", "configuration", "value")
+    for subject, device, text, value in power.select(columns).sort(columns).iter_rows():
         facts = {key: fact for key, fact in json.loads(text).items() if key not in ("run", "images")}
-        readings.setdefault((subject, device, group, json.dumps(facts, sort_keys=True)), []).append(value)
+        readings.setdefault((subject, device, json.dumps(facts, sort_keys=True)), []).append(value)
     cells = []
-    for (subject, device, group, text), values in sorted(readings.items()):
+    for (subject, device, text), values in sorted(readings.items()):
         facts = json.loads(text)
         limit_w = float(facts["power_limit_w"])
         answer = predictor.predict(
@@ -111,26 +123,33 @@ def _score(rows: Any, predictor: Predictor) -> list[PowerCell]:
                 power_limit_w=limit_w,
             )
         ).average_power_w
+        measured = float(np.mean(values))
         cells.append(
-            PowerCell(
-                device, group, subject, limit_w, float(np.mean(values)), answer.value, answer.low, answer.high
-            )
+            PowerCell(hold, device, held, subject, limit_w, measured, answer.value, answer.low, answer.high)
         )
     return cells
 
 
 def power_evaluation_rows(cells: Sequence[PowerCell]) -> list[EvaluationRow]:
-    """Errors and interval coverage over all rows, and per device left out."""
-    rows = _rows(cells, "all")
-    for group in sorted({cell.group for cell in cells}):
-        rows += _rows([cell for cell in cells if cell.group == group], f"device:{group}")
-    return rows
+    """Errors and interval coverage over all rows and per group left out, beside the usual guess.
+
+    The guess of the baseline rows is that a job draws its power limit.
+    """
+    rows: list[EvaluationRow] = []
+    for hold in (DEVICE, WORKLOAD):
+        own = [cell for cell in cells if cell.hold == hold]
+        rows += _rows(own, hold, "all" if hold == DEVICE else f"{hold}:all")
+        for group in sorted({cell.group for cell in own}):
+            rows += _rows([cell for cell in own if cell.group == group], hold, f"{hold}:{group}")
+    guesses = [cell for cell in cells if cell.hold == DEVICE]
+    errors = absolute_errors([cell.limit_w for cell in guesses], [cell.measured_w for cell in guesses])
+    return rows + error_rows(errors, id="J4", suite=SUITE, hold="nothing", group="baseline: power limit")
 
 
-def _rows(cells: Sequence[PowerCell], group: str) -> list[EvaluationRow]:
+def _rows(cells: Sequence[PowerCell], hold: str, group: str) -> list[EvaluationRow]:
     errors = absolute_errors([c.predicted_w for c in cells], [c.measured_w for c in cells])
     inside = [c.low_w <= c.measured_w <= c.high_w for c in cells]
     return [
-        *error_rows(errors, id="J4", suite=SUITE, hold=HOLD, group=group),
-        *coverage_row(inside, id="J4", suite=SUITE, hold=HOLD, group=group),
+        *error_rows(errors, id="J4", suite=SUITE, hold=hold, group=group),
+        *coverage_row(inside, id="J4", suite=SUITE, hold=hold, group=group),
     ]
