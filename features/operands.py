@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 from predictor.features.node_types import Array, Dim, TensorType
+from predictor.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +64,13 @@ class Operands:
 
 OperandRule: TypeAlias = Callable[[Operands], tuple[TensorType, ...]]
 """Output types in order, as far as they follow; shorter or unknown where they do not."""
+
+OPERAND_TYPES: Registry[OperandRule] = Registry("operand type rule")
+"""Types that ONNX's own inference leaves open, and that depend on more than shapes and integers."""
+
+
+@cache
+def load_operand_types() -> None:
+    """Registers the rules, once per process."""
+    import predictor.features.contrib_types
+    import predictor.features.ml_types  # noqa: F401

@@ -11,15 +11,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from predictor.features.node_types import TensorType
-from predictor.features.operands import OperandRule
 from predictor.registry import Registry
 
 InputTypes: TypeAlias = Sequence[TensorType | None]
 TypeRule: TypeAlias = Callable[[InputTypes, Mapping[str, int]], tuple[TensorType, ...]]
 
 OUTPUT_TYPES: Registry[TypeRule] = Registry("type rule")
-OPERAND_TYPES: Registry[OperandRule] = Registry("operand type rule")
-"""As OUTPUT_TYPES, for ops whose types depend on more than shapes and integers."""
 _MS = "com.microsoft"
 _UNKNOWN = TensorType(0, None)
 
@@ -46,7 +43,7 @@ def own_types(
         "SimplifiedLayerNormalization",
         "GroupNorm",
     ),
-    *("SkipGroupNorm", "BiasAdd", "BiasSplitGelu", "Silu", "LayerNormalization"),
+    *("BiasAdd", "Silu", "LayerNormalization"),
 )
 @OUTPUT_TYPES.register("", "SimplifiedLayerNormalization", "LayerNormalization")
 def _like_first(inputs: InputTypes, integers: Mapping[str, int]) -> tuple[TensorType, ...]:
@@ -82,19 +79,6 @@ def _grouped_matmul(inputs: InputTypes, integers: Mapping[str, int]) -> tuple[Te
     if not data.dims or weights is None or weights.dims is None or len(weights.dims) != 3:
         return (_UNKNOWN,)
     return (replace(data, dims=(data.dims[0], weights.dims[2])),)
-
-
-@OUTPUT_TYPES.register(_MS, "MultiHeadAttention", "GroupQueryAttention")
-def _attention(inputs: InputTypes, integers: Mapping[str, int]) -> tuple[TensorType, ...]:
-    query, value = _first(inputs), inputs[2] if len(inputs) > 2 else None
-    assert query.dims is not None
-    if len(query.dims) != 3 or value is None or value.dims is None or len(value.dims) != 3:
-        return (_UNKNOWN,)
-    heads, kv_heads = integers.get("num_heads"), integers.get("kv_num_heads")
-    width = value.dims[2]
-    if heads and kv_heads and isinstance(width, int):
-        width = width // kv_heads * heads
-    return (replace(query, dims=(query.dims[0], query.dims[1], width)),)
 
 
 def _first(inputs: InputTypes) -> TensorType:

@@ -28,8 +28,8 @@ from predictor.features.folding import SHAPE_RULES, fold, fold_shape
 from predictor.features.hints import NO_HINTS, Hints, check_names
 from predictor.features.model_file import NODE_LIMIT
 from predictor.features.node_types import Array, Dim, NodeTypeError, TensorType, infer_outputs, read_type
-from predictor.features.operands import Operands
-from predictor.features.own_types import OPERAND_TYPES, own_types
+from predictor.features.operands import OPERAND_TYPES, Operands, load_operand_types
+from predictor.features.own_types import own_types
 from predictor.features.rebatch import follow_batch
 from predictor.features.rules import has_rule
 from predictor.features.structure import Call, captured_names, order_calls
@@ -66,6 +66,7 @@ class _Walk:
         self.binding = binding
         self.opsets = opsets
         self.hints = hints
+        load_operand_types()
         self.types: dict[str, TensorType] = dict(binding.inputs)
         self.contents: dict[str, Array] = {}
         self.initializers: list[str] = []

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from predictor.features.ops import (
     attention,
+    classic,
+    contrib,
+    contrib_attention,
+    contrib_matrix,
+    contrib_quantised,
     conv,
     copies,
     einsum,
@@ -26,11 +31,19 @@ from predictor.features.ops import (
     softmax,
     sources,
     spatial,
+    state,
+    steps,
+    text,
     views,
 )
 
 __all__ = [
     "attention",
+    "classic",
+    "contrib",
+    "contrib_attention",
+    "contrib_matrix",
+    "contrib_quantised",
     "conv",
     "copies",
     "einsum",
@@ -49,5 +62,8 @@ __all__ = [
     "softmax",
     "sources",
     "spatial",
+    "state",
+    "steps",
+    "text",
     "views",
 ]

@@ -11,10 +11,9 @@ from __future__ import annotations
 from predictor.errors import InvalidGraph
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView, element_bits
-from predictor.features.ops.matmul import contract
 from predictor.features.ops.parts import STATISTIC_BYTES, gradient_of, pointwise, size_of
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import AttentionShape, Contraction, Family, OpWork, Phase
+from predictor.features.work import AttentionShape, Family, OpWork, Phase
 
 # Per score: scale, maximum, subtract, exp, sum, divide; backward: exp again, two products, a sum, a
 # difference.
@@ -62,14 +61,26 @@ def _work(
 
 
 def _shape(op: OpView) -> AttentionShape:
-    """From (q, k, v) with heads as an axis [B, H, L, D], or folded [B, L, H*D] and given as attributes."""
+    """From (q, k, v) with heads as an axis [B, H, L, D], or folded [B, L, H*D] and given as attributes.
+
+    Keys that an ONNX Attention carries along (input 4) come before the new ones.
+    """
     q, k, v = op.input(0), op.input(1), op.input(2)
+    past = op.optional(4) if op.domain == "" else None
+    carried = past.shape[2] if past is not None and len(past.shape) == 4 else 0
     causal = bool(op.integer("causal") or op.integer("is_causal") or op.integer("unidirectional"))
     heads = op.integer("heads") or op.integer("q_num_heads") or op.integer("num_heads")
     kv_heads = op.integer("kv_heads") or op.integer("kv_num_heads") or heads
     if len(q.shape) == 4 and len(k.shape) == 4 and len(v.shape) == 4:
         return AttentionShape(
-            q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], causal
+            q.shape[0],
+            q.shape[1],
+            k.shape[1],
+            q.shape[2],
+            k.shape[2] + carried,
+            q.shape[3],
+            v.shape[3],
+            causal,
         )
     if len(q.shape) != 3 or len(k.shape) != 3 or len(v.shape) != 3 or not heads:
         raise InvalidGraph(
@@ -81,7 +92,7 @@ def _shape(op: OpView) -> AttentionShape:
         heads,
         kv_heads,
         q.shape[1],
-        k.shape[1],
+        k.shape[1] + carried,
         q.shape[2] // heads,
         v.shape[2] // kv_heads,
         causal,
@@ -97,8 +108,8 @@ def _operands(op: OpView, *indices: int) -> tuple[Value, ...]:
 @WORK_RULES.register("perfcast", "Attention")
 @WORK_RULES.register("", "Attention", since=23)
 def attention(op: OpView) -> tuple[OpWork, ...]:
-    """(q, k, v[, mask])."""
-    return (fused_attention(op, _shape(op), _operands(op, 3), (op.output(),)),)
+    """(q, k, v[, mask, past keys, past values]); old and new keys and values are written where asked for."""
+    return (fused_attention(op, _shape(op), _operands(op, 3, 4, 5), op.present_outputs),)
 
 
 @BACKWARD_RULES.register("perfcast", "Attention")
@@ -111,48 +122,6 @@ def attention_backward(op: OpView) -> Backward:
     work = _work(op, shape, (gradient_of(out), out, *operands), writes, Phase.BACKWARD)
     rows = shape.batch * shape.heads * shape.q_length * STATISTIC_BYTES
     return Backward((work,), (*(value.name for value in operands), out.name), rows)
-
-
-@WORK_RULES.register("com.microsoft", "MultiHeadAttention")
-def multi_head_attention(op: OpView) -> tuple[OpWork, ...]:
-    """(query, key, value[, bias]) after the projections."""
-    return (fused_attention(op, _shape(op), _operands(op, 3), (op.output(),)),)
-
-
-@WORK_RULES.register("com.microsoft", "GroupQueryAttention")
-def group_query_attention(op: OpView) -> tuple[OpWork, ...]:
-    """(query, key, value, past key, past value, ...): causal, keys are the past ones and the new ones."""
-    q, k, v, past = op.input(0), op.input(1), op.input(2), op.optional(3)
-    heads, kv_heads = op.integer("num_heads", 1), op.integer("kv_num_heads", 1)
-    length = k.shape[1] + (past.shape[2] if past is not None and len(past.shape) == 4 else 0)
-    width = q.shape[2] // heads
-    shape = AttentionShape(
-        q.shape[0], heads, kv_heads, q.shape[1], length, width, v.shape[2] // kv_heads, True
-    )
-    return (fused_attention(op, shape, _operands(op, 3, 4), op.present_outputs),)
-
-
-@WORK_RULES.register("com.microsoft", "Attention")
-def projected_attention(op: OpView) -> tuple[OpWork, ...]:
-    """(x, weight [in, 3 * hidden], bias, ...): the joint projection, then attention."""
-    data, weight = op.input(0), op.input(1)
-    samples, length, width = data.shape
-    columns = weight.shape[1]
-    heads = op.integer("num_heads", 1)
-    head_dim = columns // 3 // heads
-    projected = Value("projected", (samples, length, columns), data.dtype)
-    product = contract(
-        op,
-        "linear",
-        Contraction(1, samples * length, columns, width),
-        reads=tuple(value for value in (data, weight, op.optional(2)) if value is not None),
-        writes=(projected,),
-        compute=op.matrix_compute(0, 1),
-        bias_elements=projected.elements,
-    )
-    causal = bool(op.integer("unidirectional"))
-    shape = AttentionShape(samples, heads, heads, length, length, head_dim, head_dim, causal)
-    return product, fused_attention(op, shape, (projected,), (op.output(),))
 
 
 @WORK_RULES.register("", "RotaryEmbedding", since=23)

@@ -108,6 +108,8 @@ NARY: dict[str, Pointwise] = {
     "BitwiseAnd": Pointwise("bitwise_and", 1),
     "BitwiseOr": Pointwise("bitwise_or", 1),
     "BitwiseXor": Pointwise("bitwise_xor", 1),
+    # A product after a Swish.
+    "SwiGLU": Pointwise("swiglu", 6),
 }
 # Results of these are sums or selections of n operands: n - 1 operations per element, and as many kernels in
 # torch.
@@ -246,6 +248,16 @@ def select_backward(op: OpView) -> Backward:
         if value is not None and op.wants_gradient(index):
             works.extend(_kernel(op, NARY[op.op_type].kind, 2, index, *op.present_inputs))
     return Backward(tuple(works), tuple(value.name for value in op.present_inputs))
+
+
+@BACKWARD_RULES.register("", "SwiGLU")
+def swiglu_backward(op: OpView) -> Backward:
+    """Both gradients in one kernel: the Swish again (5), its derivative (8) and a product each."""
+    gate, value = op.input(0), op.input(1)
+    reads = (gradient_of(op.output()), gate, value)
+    writes = [op.input(index) for index in (0, 1) if op.wants_gradient(index)]
+    item = pointwise(op, "swiglu", 15, reads=reads, writes=writes, phase=Phase.BACKWARD)
+    return Backward((item,), (gate.name, value.name))
 
 
 @BACKWARD_RULES.register("", "Mean")

@@ -8,8 +8,11 @@ from predictor.features.rules import WORK_RULES
 from predictor.features.work import OpWork
 
 
-@WORK_RULES.register("", "Constant", "Shape", "Size", "SequenceEmpty", "SequenceConstruct", "SequenceAt")
-@WORK_RULES.register("", "SequenceLength", "OptionalHasElement", "SplitToSequence", "ConcatFromSequence")
+@WORK_RULES.register("", "Constant", "Shape", "Size", "SequenceLength", "OptionalHasElement")
+@WORK_RULES.register(
+    "", "SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceAt"
+)
+@WORK_RULES.register("", "SplitToSequence")
 def known(op: OpView) -> tuple[OpWork, ...]:
     """Known before anything runs, or a list of tensors: no kernel."""
     return ()
@@ -21,3 +24,9 @@ def known(op: OpView) -> tuple[OpWork, ...]:
 def generate(op: OpView) -> tuple[OpWork, ...]:
     """Writes its output."""
     return (copy(op, "fill", reads=(), writes=(op.output(),)),)
+
+
+@WORK_RULES.register("", "ConcatFromSequence")
+def join(op: OpView) -> tuple[OpWork, ...]:
+    """All items copied into one tensor."""
+    return (copy(op, "concat", reads=(op.input(0),), writes=(op.output(),)),)

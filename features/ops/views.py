@@ -12,7 +12,11 @@ from predictor.features.ops.parts import copy, gradient_of, unbroadcast
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
 from predictor.features.work import OpWork, Phase
 
-_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Optional", "OptionalGetElement")
+_RESHAPES = (
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Optional", "OptionalGetElement"),
+    # The same bits under another type.
+    "BitCast",
+)
 
 
 @WORK_RULES.register("", *_RESHAPES, "Expand", "Slice", "Split")
@@ -25,6 +29,14 @@ def view(op: OpView) -> tuple[OpWork, ...]:
 def view_backward(op: OpView) -> Backward:
     """The gradient is the same memory."""
     return Backward(passes=(op.input(0).name,))
+
+
+@BACKWARD_RULES.register("", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SequenceAt")
+@BACKWARD_RULES.register("", "ConcatFromSequence")
+def sequence_backward(op: OpView) -> Backward:
+    """Lists hold tensors, and the gradient of a joined tensor is cut without a copy."""
+    passes = (value.name for value in op.present_inputs if value.dtype.is_float)
+    return Backward(passes=tuple(passes))
 
 
 @BACKWARD_RULES.register("", "Expand")
@@ -45,7 +57,7 @@ def slice_backward(op: OpView) -> Backward:
     return Backward((fill, move))
 
 
-@BACKWARD_RULES.register("", "Split")
+@BACKWARD_RULES.register("", "Split", "SplitToSequence")
 def split_backward(op: OpView) -> Backward:
     """One concatenation of the parts' gradients."""
     parts = [gradient_of(value) for value in op.present_outputs]

@@ -1,0 +1,113 @@
+"""Output types of ai.onnx.ml ops, and of others where ONNX's inference stays silent."""
+
+from __future__ import annotations
+
+from predictor.features.containers import map_of
+from predictor.features.elements import FLOAT, INT64, STRING, UINT8
+from predictor.features.node_types import Container, Dim, TensorType, contained
+from predictor.features.operands import OPERAND_TYPES, Operands
+
+_ML = "ai.onnx.ml"
+_UNKNOWN = TensorType(0, None)
+_Types = tuple[TensorType, ...]
+
+
+@OPERAND_TYPES.register(_ML, "Scaler", "Normalizer")
+def _float_like(op: Operands) -> _Types:
+    return (TensorType(FLOAT, op.dims(0)),)
+
+
+@OPERAND_TYPES.register(_ML, "Imputer")
+def _same(op: Operands) -> _Types:
+    return (op.type(0) or _UNKNOWN,)
+
+
+def _samples(op: Operands) -> Dim:
+    dims = op.dims(0)
+    return dims[0] if dims and len(dims) > 1 else 1
+
+
+@OPERAND_TYPES.register(_ML, "FeatureVectorizer")
+def _features(op: Operands) -> _Types:
+    return (TensorType(FLOAT, (_samples(op), sum(op.items("inputdimensions")))),)
+
+
+@OPERAND_TYPES.register(_ML, "LinearRegressor")
+def _targets(op: Operands) -> _Types:
+    return (TensorType(FLOAT, (_samples(op), op.integer("targets", 1))),)
+
+
+@OPERAND_TYPES.register(_ML, "SVMRegressor")
+def _decision(op: Operands) -> _Types:
+    return (TensorType(FLOAT, (_samples(op), 1)),)
+
+
+@OPERAND_TYPES.register(_ML, "TreeEnsembleRegressor")
+def _tree_targets(op: Operands) -> _Types:
+    return (TensorType(FLOAT, (_samples(op), op.integer("n_targets", 1))),)
+
+
+@OPERAND_TYPES.register(_ML, "TreeEnsembleClassifier", "SVMClassifier", "LinearClassifier")
+def _classes(op: Operands) -> _Types:
+    words = op.items("classlabels_strings")
+    numbers = op.items("classlabels_int64s") or op.items("classlabels_ints")
+    count = len(words) or len(numbers) or 1
+    samples = _samples(op)
+    return TensorType(STRING if words else INT64, (samples,)), TensorType(FLOAT, (samples, count))
+
+
+@OPERAND_TYPES.register(_ML, "ZipMap")
+def _zip(op: Operands) -> _Types:
+    shape = op.shape(0)
+    if not shape:
+        return ()
+    words = op.items("classlabels_strings")
+    rows = shape[0] if len(shape) > 1 else 1
+    one = map_of(STRING if words else INT64, FLOAT, shape[-1])
+    return (contained(Container.SEQUENCE, [one] * rows),)
+
+
+@OPERAND_TYPES.register(_ML, "DictVectorizer")
+def _vocabulary(op: Operands) -> _Types:
+    count = len(op.items("string_vocabulary")) or len(op.items("int64_vocabulary"))
+    return (TensorType(op.elem_type(0), (1, count)),)
+
+
+@OPERAND_TYPES.register(_ML, "CastMap")
+def _cast_map(op: Operands) -> _Types:
+    known = op.type(0)
+    entries = known.items[0].dims[0] if known and known.items and known.items[0].dims else 1
+    sparse = op.attributes.get("map_form", "DENSE") == "SPARSE"
+    to = {"TO_FLOAT": FLOAT, "TO_STRING": STRING, "TO_INT64": INT64}
+    elem_type = to.get(op.attributes.get("cast_to", "TO_FLOAT"), FLOAT)
+    return (TensorType(elem_type, (1, op.integer("max_map", 1) if sparse else entries)),)
+
+
+@OPERAND_TYPES.register(_ML, "OneHotEncoder")
+def _one_hot(op: Operands) -> _Types:
+    dims = op.dims(0)
+    count = len(op.items("cats_int64s")) or len(op.items("cats_strings"))
+    return () if dims is None else (TensorType(FLOAT, (*dims, count)),)
+
+
+@OPERAND_TYPES.register("ai.onnx.preview.training", "Gradient")
+def _gradients(op: Operands) -> _Types:
+    """The derivative by each of `xs` has its type."""
+    return tuple(known or _UNKNOWN for known in op.types[: len(op.items("xs"))])
+
+
+@OPERAND_TYPES.register("", "ImageDecoder")
+def _picture(op: Operands) -> _Types:
+    return (TensorType(UINT8, (None, None, 1 if op.attributes.get("pixel_format") == "Grayscale" else 3)),)
+
+
+@OPERAND_TYPES.register("", "AffineGrid")
+def _grid(op: Operands) -> _Types:
+    size = op.integers(1)
+    return () if size is None else (TensorType(op.elem_type(0), (size[0], *size[2:], len(size) - 2)),)
+
+
+@OPERAND_TYPES.register("", "MaxUnpool")
+def _unpool(op: Operands) -> _Types:
+    size = op.integers(2)
+    return () if size is None else (TensorType(op.elem_type(0), size),)

@@ -1,0 +1,85 @@
+"""Ops with a state that is carried along: linear attention, causal convolutions, caches."""
+
+from __future__ import annotations
+
+from math import prod
+
+from predictor.features.graph import Value
+from predictor.features.op_view import OpView, element_bits
+from predictor.features.ops.conv import convolve
+from predictor.features.ops.parts import copy, pointwise, size_of, work
+from predictor.features.rules import WORK_RULES
+from predictor.features.work import Contraction, Convolution, Elements, Family, OpWork, Phase
+
+# Vector FLOPs per element of the state and step: the decay, the update rate.
+_DECAY, _RATE = 1, 1
+
+
+@WORK_RULES.register("", "LinearAttention")
+def linear_attention(op: OpView) -> tuple[OpWork, ...]:
+    """One step per token: the state [d_k, d_v] takes k v^T and answers q; the delta rules also ask it for k.
+
+    Each of these is 2 * d_k * d_v FLOPs; answers are given per query head, updates per key head.
+    """
+    query, value, out = op.input(0), op.input(2), op.output()
+    samples, length = query.shape[0], query.shape[1]
+    heads, kv_heads = op.integer("q_num_heads", 1), op.integer("kv_num_heads", 1)
+    key_dim, value_dim = op.input(1).shape[2] // kv_heads, value.shape[2] // kv_heads
+    rule = op.text("update_rule", "gated_delta")
+    state = key_dim * value_dim
+    updates = 2 if "delta" in rule else 1
+    per_token = 2 * state * (heads + updates * kv_heads)
+    vector = state * kv_heads * (_DECAY * ("gated" in rule) + _RATE * ("delta" in rule))
+    reads = op.present_inputs
+    return (
+        OpWork(
+            family=Family.ATTENTION,
+            kind="linear_attention",
+            phase=Phase.FORWARD,
+            compute=op.matrix_compute(0),
+            shape=Contraction(samples * kv_heads, length, value_dim, key_dim),
+            element_bits=element_bits(reads),
+            matrix_flops=samples * length * per_token,
+            vector_flops=samples * length * vector + out.elements,
+            read_bytes=size_of(reads),
+            write_bytes=size_of(op.present_outputs),
+        ),
+    )
+
+
+@WORK_RULES.register("", "CausalConvWithState")
+def causal_convolution(op: OpView) -> tuple[OpWork, ...]:
+    """A depthwise convolution over what came before; the last k - 1 positions are the next state."""
+    data, weight, out = op.input(0), op.input(1), op.output()
+    channels, kernel = data.shape[1], weight.shape[-1]
+    shape = Convolution(
+        samples=data.shape[0],
+        in_channels=channels,
+        out_channels=channels,
+        groups=channels,
+        in_spatial=(data.shape[2] + kernel - 1,),
+        out_spatial=out.shape[2:],
+        kernel=(kernel,),
+        strides=(1,),
+        dilations=(1,),
+    )
+    reads = tuple(value for value in (data, weight, op.optional(2), op.optional(3)) if value is not None)
+    works = [convolve(op, shape, op.matrix_compute(0, 1), reads, out)]
+    if op.has_output(1):
+        state = op.output(1)
+        works.append(copy(op, "copy", reads=(Value("tail", state.shape, state.dtype),), writes=(state,)))
+    if op.text("activation", "none") != "none":
+        works.append(pointwise(op, "silu", 5, reads=(out,), writes=(out,)))
+    return tuple(works)
+
+
+@WORK_RULES.register("", "TensorScatter")
+def cache_update(op: OpView) -> tuple[OpWork, ...]:
+    """A copy of the cache, then the new rows written over it."""
+    cache, update, out = op.input(0), op.input(1), op.output()
+    written = Value("written", update.shape, cache.dtype)
+    reads = tuple(value for value in (update, op.optional(2)) if value is not None)
+    return (
+        copy(op, "copy", reads=(cache,), writes=(out,)),
+        work(op, Family.GATHER, "scatter", Elements(prod(update.shape)), reads=reads, writes=(written,)),
+    )
