@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from record import ROOT, write
@@ -130,7 +129,7 @@ def main() -> int:
         made_by = json.loads((FOLDER / MEASURED).read_text(encoding="utf-8"))
         versions = f"transformers {made_by['transformers']}, torch {made_by['torch']}, meta device"
         scores = "\n".join(
-            f"- {row.id}, suite `{row.suite}`: `{row.metric}` {row.value:.3g}, goal {row.goal}, {row.n} configurations"
+            f"- {row.id}, suite `{row.suite}`: `{row.metric}` {row.value:.3g}, goal {row.goal}, n {row.n}"
             for row in rows
         )
         body = f"{scores}\n\n{NOTES.format(versions=versions)}\n\n{table.markdown()}"
@@ -142,18 +141,23 @@ def main() -> int:
 
 
 NOTES = """\
-Theirs: {versions}; FLOPs of one forward pass by FlopCounterMode (products and convolutions, 2 per multiply-add).
-Ours: the graph of `perfcast graph from-config`, read and counted as any other; matrix FLOPs.
+Theirs: {versions}; FLOPs of one forward pass by FlopCounterMode (products and convolutions, 2 per
+multiply-add). Ours: the graph of `perfcast graph from-config`, read and counted as any other;
+matrix FLOPs.
 
-- FlopCounterMode counts the whole square of causal scores; a fused causal kernel computes the lower triangle, which
-  is what perfcast predicts with. `ratio` puts the square back on our side; `ratio, triangles` is as predicted.
-- With a mask (windows shorter than the sequence, position biases, padding) a kernel computes the whole square, and
-  so does the count. Families without a fused kernel (BLOOM, MPT, GPT-Neo, Gemma 2, DeBERTa) are written out.
-- Experts: torch's counter does not know the grouped product; the modules ran the batched one, which multiplies the
-  same pairs of tokens and experts.
-- Parameter tensors of one element (a temperature, the bias of a single output) are read as constants; `difference`
-  leaves them aside. A mask token that no forward pass reads is not in a graph (`use_mask_token` is off for DINOv2).
-- transformers 5 ties the head of every T5 to its word table, whatever `tie_word_embeddings` says, and so do we."""
+- FlopCounterMode counts the whole square of causal scores; a fused causal kernel computes the lower
+  triangle, which is what perfcast predicts with. `ratio` puts the square back on our side; `ratio,
+  triangles` is as predicted.
+- With a mask (windows shorter than the sequence, position biases, padding) a kernel computes the
+  whole square, and so does the count. Families without a fused kernel (BLOOM, MPT, GPT-Neo, Gemma
+  2, DeBERTa) are written out.
+- Experts: torch's counter does not know the grouped product; the modules ran the batched one, which
+  multiplies the same pairs of tokens and experts.
+- Parameter tensors of one element (a temperature, the bias of a single output) are read as
+  constants; `difference` leaves them aside. A mask token that no forward pass reads is not in a
+  graph (`use_mask_token` is off for DINOv2).
+- transformers 5 ties the head of every T5 to its word table, whatever `tie_word_embeddings` says;
+  so do we."""
 
 
 if __name__ == "__main__":

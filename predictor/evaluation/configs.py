@@ -68,15 +68,13 @@ def read_references(folder: Path) -> list[Reference]:
         return [Reference(name=name, **found[name]) for name in sorted(found)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidData(
-            f"{path}: no measured configurations ({error}); give the folder tests/assets/configs of a checkout"
+            f"{path}: no measured configurations ({error}); expected tests/assets/configs of a checkout"
         ) from None
 
 
 def compare(folder: Path, reference: Reference) -> Comparison:
     """Builds one configuration and counts it."""
-    data = from_config(
-        folder / f"{reference.name}.json", batch=reference.batch, sequence=reference.sequence
-    )
+    data = from_config(folder / f"{reference.name}.json", batch=reference.batch, sequence=reference.sequence)
     graph = read_graph(data)
     program = build_program(
         graph, mode=Mode.INFER, precision=Precision.FP32, optimizer=Optimizer.NONE, runtime=Runtime.EAGER

@@ -141,8 +141,8 @@ def _attention_pool(job: Job, f: Fields, x: Tensor, norm: Norm) -> Tensor:
 
 def image_model(job: Job, variant: Variant) -> Sequence[Tensor]:
     """Pixels to classes, a projected vector, or tokens and their pooled vector."""
-    projects = (Task.PROJECTION,) if variant is _CLIP else ()
-    task = job.among(Task.BASE, Task.CLASSIFIER, *projects)
+    heads = (Task.PROJECTION,) if variant is _CLIP else (Task.CLASSIFIER,) if variant.tokens else ()
+    task = job.among(Task.BASE, *heads)
     b, f = job.b, job.fields
     if task is not Task.CLASSIFIER:
         x = image_tokens(job, f, variant)
@@ -159,8 +159,6 @@ def image_model(job: Job, variant: Variant) -> Sequence[Tensor]:
         second = b.reshape(b.slice(x, 1, 2, axis=1), [0, width])
         both = b.add(b.linear(pooled(b, x), f.labels), b.linear(second, f.labels))
         return [b.div(both, b.constant(2.0))]
-    if not variant.tokens:
-        return [b.linear(b.reduce_mean(x, [1]), f.labels)]
     return [b.linear(pooled(b, x), f.labels)]
 
 
