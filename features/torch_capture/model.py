@@ -40,6 +40,7 @@ class TorchModel:
         module: torch.nn.Module,
         example_inputs: Any,
         *,
+        example_kwargs: Mapping[str, Any] | None = None,
         loss: Callable[[Any], Any] | None = None,
     ) -> None:
         """The module and what it is called with; nothing is captured yet.
@@ -47,6 +48,7 @@ class TorchModel:
         Args:
             example_inputs: a tensor, a tuple of arguments, or a mapping of keyword arguments; tensors may be
                 on any device, `meta` included.
+            example_kwargs: further arguments by keyword.
             loss: makes a scalar of the outputs; without it the backward pass starts from ones.
 
         Raises InvalidInput when torch is missing or `module` is no module.
@@ -56,8 +58,10 @@ class TorchModel:
 
         if not isinstance(module, torch.nn.Module):
             raise InvalidInput(f"expected a torch.nn.Module, got {type(module).__name__}")
-        self._module = module
-        self._args, self._kwargs = _as_call(example_inputs)
+        self.module = module
+        args, kwargs = as_call(example_inputs)
+        self.call = args, {**kwargs, **(example_kwargs or {})}
+        """Positional and keyword arguments of the example call."""
         self._loss = loss
         self._number = next(_numbers)
         self._captures: dict[Hashable, Capture] = {}
@@ -71,7 +75,7 @@ class TorchModel:
     @property
     def name(self) -> str:
         """The module's class."""
-        return type(self._module).__name__
+        return type(self.module).__name__
 
     def capture(
         self,
@@ -91,9 +95,9 @@ class TorchModel:
         with self._lock:
             if key not in self._captures:
                 self._captures[key] = capture(
-                    self._module,
-                    self._args,
-                    self._kwargs,
+                    self.module,
+                    self.call[0],
+                    self.call[1],
                     mode=mode,
                     precision=stored,
                     optimizer=step,
@@ -128,7 +132,8 @@ class TorchModel:
         )
 
 
-def _as_call(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def as_call(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Positional and keyword arguments of a call with these example inputs."""
     if isinstance(inputs, Mapping):
         return (), inputs
     if isinstance(inputs, tuple | list):

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from predictor.cli import options as opt
+from predictor.cli.from_torch import ExampleShapes
 from predictor.cli.options import Output
 
 
 def explain(
-    model: opt.Model,
+    model: opt.Source,
     device: opt.Device,
     batch: opt.Batch = None,
     mode: opt.ModeOption = "infer",
@@ -20,6 +21,7 @@ def explain(
     runtime: opt.RuntimeOption = "eager",
     dim: opt.Dims = [],  # noqa: B006 - typer copies it
     input_shape: opt.InputShapes = [],  # noqa: B006
+    example_shape: ExampleShapes = [],  # noqa: B006
     cluster: opt.ClusterOption = None,
     dp: opt.DataParallel = 1,
     power_limit: opt.PowerLimit = None,
@@ -38,7 +40,7 @@ def explain(
     from predictor.cli.output import write_json
 
     request = opt.build_request(
-        opt.read_model(model),
+        opt.read_source(model, example_shape),
         device,
         batch=batch,
         mode=mode,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from predictor.cli import from_config
+from predictor.cli import from_config, from_torch
 from predictor.cli import options as opt
 from predictor.cli.options import Output
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Check, show, strip and make ONNX files.", no_args_is_help=True)
 app.command("from-config")(from_config.from_config)
+app.command("from-torch")(from_torch.from_torch)
 
 GRAPH_SCHEMA, GRAPH_CHECK_SCHEMA = "perfcast.graph/1", "perfcast.graph-check/1"
 

@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from predictor.hardware.spec import ClusterSpec, DeviceSpec
     from predictor.protocol import Forecaster
-    from predictor.request import PredictionRequest
+    from predictor.request import GraphSource, PredictionRequest
 
 
 class Output(StrEnum):
@@ -28,6 +28,13 @@ _JOB, _WHERE = "Job", "Predictor"
 
 Model: TypeAlias = Annotated[
     str, typer.Argument(metavar="MODEL.onnx", help="ONNX file; - reads standard input.")
+]
+Source: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL.onnx|PKG.MOD:FACTORY",
+        help="ONNX file (- reads standard input), or a function that makes a torch module.",
+    ),
 ]
 Device: TypeAlias = Annotated[
     str, typer.Option("--device", "-d", help="Catalogue id or alias, or a TOML file.")
@@ -152,8 +159,15 @@ def read_model(model: str) -> str | bytes:
     return sys.stdin.buffer.read() if model == "-" else model
 
 
+def read_source(model: str, example_shapes: Sequence[str]) -> GraphSource:
+    """As `read_model`, or the torch module that `pkg.mod:factory` names."""
+    from predictor.cli.from_torch import is_module_name, named_module
+
+    return named_module(model, example_shapes) if is_module_name(model) else read_model(model)
+
+
 def build_request(
-    graph: str | bytes,
+    graph: GraphSource,
     device: str,
     *,
     batch: int | None,

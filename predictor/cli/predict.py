@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from predictor.cli import options as opt
+from predictor.cli.from_torch import ExampleShapes
 from predictor.cli.options import Output
 
 
 def predict(
-    model: opt.Model,
+    model: opt.Source,
     device: opt.Device,
     batch: opt.Batch = None,
     mode: opt.ModeOption = "infer",
@@ -16,6 +17,7 @@ def predict(
     runtime: opt.RuntimeOption = "eager",
     dim: opt.Dims = [],  # noqa: B006 - typer copies it
     input_shape: opt.InputShapes = [],  # noqa: B006
+    example_shape: ExampleShapes = [],  # noqa: B006
     cluster: opt.ClusterOption = None,
     dp: opt.DataParallel = 1,
     power_limit: opt.PowerLimit = None,
@@ -37,7 +39,7 @@ def predict(
     from predictor.units import format_bytes
 
     request = opt.build_request(
-        opt.read_model(model),
+        opt.read_source(model, example_shape),
         device,
         batch=batch,
         mode=mode,

@@ -2,8 +2,8 @@
 
 The counter watches a real run on the CPU: nothing of perfcast takes part. Two of its formulas are corrected,
 through its own `custom_mapping`: the weight gradient of a grouped convolution (it counts that of an ungrouped
-one), and masked scores of causal attention (it counts them; fused kernels skip them). The CPU's fused attention,
-which it does not know, is counted like that of CUDA. Recurrent layers run step by step for it.
+one), and masked scores of causal attention (it counts them; fused kernels skip them). The CPU's fused
+attention, which it does not know, is counted like that of CUDA. Recurrent layers run step by step for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COUNTER_GOAL, ONNX_FLOPS_GOAL, ONNX_BYTES_GOAL = 0.01, 0.02, 0.10
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """FLOPs of products and convolutions by capture and counter; of everything, and bytes, by both front ends.
+    """FLOPs of products and convolutions by capture and counter; all FLOPs and bytes by both front ends.
 
     `onnx_*` are None where torch's exporter cannot write the module; `onnx_error` says why.
     """
@@ -200,7 +200,7 @@ def _exported(module: Any, inputs: tuple[Any, ...]) -> tuple[Program | None, str
     from predictor.features.program import build_program
     from predictor.features.reader import read_graph
 
-    # Exports fold batch norm into convolutions unless told otherwise; without such layers the default is used.
+    # Exports fold batch norm into convolutions unless told otherwise; other modules take the default.
     changes = (torch.nn.modules.batchnorm._NormBase, torch.nn.modules.dropout._DropoutNd)
     has_modes = any(isinstance(part, changes) for part in module.modules())
     modes = torch.onnx.TrainingMode
