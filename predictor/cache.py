@@ -1,4 +1,4 @@
-"""A bounded, thread-safe memo: the least recently used entry leaves first."""
+"""A bounded, thread-safe memo: the least recently used entries leave first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ Item = TypeVar("Item")
 
 
 class Memo(Generic[Key, Item]):
-    """Remembers up to `capacity` results. Two threads may compute the same miss; both get an equal result."""
+    """Remembers results up to a total weight of `capacity`; the newest stays even when it alone exceeds that.
 
-    def __init__(self, capacity: int) -> None:
+    Two threads may compute the same miss; both get an equal result.
+
+    Args:
+        capacity: total weight.
+        weigh: weight of one item, constant over its life; 1 each by default.
+    """
+
+    def __init__(self, capacity: int, weigh: Callable[[Item], int] = lambda _: 1) -> None:
         self._capacity = capacity
+        self._weigh = weigh
+        self._weight = 0
         self._items: OrderedDict[Key, Item] = OrderedDict()
         self._lock = Lock()
 
@@ -37,12 +46,15 @@ class Memo(Generic[Key, Item]):
             return item
 
     def put(self, key: Key, item: Item) -> None:
-        """Remembers `item`, dropping the oldest one when full."""
+        """Remembers `item`, dropping the oldest ones while the total is too heavy."""
         with self._lock:
+            replaced = self._items.pop(key, None)
+            if replaced is not None:
+                self._weight -= self._weigh(replaced)
             self._items[key] = item
-            self._items.move_to_end(key)
-            if len(self._items) > self._capacity:
-                self._items.popitem(last=False)
+            self._weight += self._weigh(item)
+            while self._weight > self._capacity and len(self._items) > 1:
+                self._weight -= self._weigh(self._items.popitem(last=False)[1])
 
     def __contains__(self, key: object) -> bool:
         with self._lock:

@@ -84,24 +84,10 @@ def _notices(
             Notice(
                 "OP_FALLBACK",
                 f"no work rule for {', '.join(unknown)}: priced by bytes moved, "
-                f"{time.coverage.fallback:.1%} of the time",
+                f"{_percent(time.coverage.fallback)} of the time; a rule of your own: docs/how-to/add-an-op.md",
             )
         )
-    if time.out_of_range_fraction > _NOTABLE_FRACTION:
-        found.append(
-            Notice(
-                "TIME_OUT_OF_RANGE",
-                f"{time.out_of_range_fraction:.0%} of the time lies outside what the time model was "
-                f"trained on (device {device.id}, precision {request.precision}, mode {request.mode}): "
-                "trust the interval, not the digits",
-            )
-        )
-    if memory.out_of_range:
-        found.append(
-            Notice("MEMORY_OUT_OF_RANGE", "peak memory lies outside what the memory model was trained on")
-        )
-    if energy.out_of_range:
-        found.append(Notice("POWER_OUT_OF_RANGE", "power lies outside what the power model was trained on"))
+    found += _extrapolations(request, time, memory, energy, device)
     if not memory.fits:
         found.append(
             Notice(
@@ -113,13 +99,41 @@ def _notices(
         )
     if device.estimated_fields:
         fields = ", ".join(device.estimated_fields)
-        found.append(Notice("DEVICE_ESTIMATED", f"{device.id}: no document states {fields}; filled by rule"))
+        found.append(Notice("DEVICE_ESTIMATED", f"{device.id}: no document states {fields}; a rule of thumb fills it"))
     if cluster is not None and request.cluster is None:
         found.append(
             Notice(
                 "CLUSTER_ASSUMED",
                 f"no cluster given: {cluster.devices_per_node} devices a node over "
-                f"{cluster.intra_node.kind}, nodes over {cluster.inter_node.kind}",
+                f"{cluster.intra_node.kind}, nodes over {cluster.inter_node.kind}; name yours with --cluster",
             )
         )
     return found
+
+
+def _extrapolations(
+    request: PredictionRequest, time: TimeCost, memory: MemoryCost, energy: EnergyCost, device: DeviceSpec
+) -> list[Notice]:
+    """What of the answer goes beyond the measurements, why, and what that means for its reader."""
+    found: list[Notice] = []
+    if time.out_of_range_fraction > _NOTABLE_FRACTION:
+        if time.unmeasured_fraction > time.out_of_range_fraction / 2:
+            why = f"carried over from other devices, for none was measured on {device.id} in {request.precision}"
+        else:
+            why = "in shapes beyond those measured"
+        message = f"time: {_percent(time.out_of_range_fraction)} is in ops {why}; decide by the interval"
+        found.append(Notice("TIME_OUT_OF_RANGE", message))
+    if memory.out_of_range and request.mode is Mode.INFER:
+        message = "peak memory: measured for training only; here it is the tensors and a typical runtime context"
+        found.append(Notice("MEMORY_OUT_OF_RANGE", message))
+    elif memory.out_of_range:
+        message = "peak memory: the model is larger, smaller or of other make than those measured"
+        found.append(Notice("MEMORY_OUT_OF_RANGE", f"{message}; leave room above it"))
+    if energy.out_of_range:
+        message = "power and energy: the job loads the device unlike any that was measured"
+        found.append(Notice("POWER_OUT_OF_RANGE", f"{message}; decide by the interval"))
+    return found
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction:.0%}".replace("%", " %")

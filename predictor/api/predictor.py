@@ -52,9 +52,9 @@ class Predictor:
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
         self._sources = GraphSources()
-        # Full, about 200 MB with graphs like GPT-2: 0.5 MB per graph with its program, 3 kB per answer.
-        self._programs: Memo[Hashable, Program] = Memo(256)
-        self._costs: Memo[Hashable, ProgramCosts] = Memo(1024)
+        # By size, so that large models cannot fill the memory: with the graphs about 150 MB when full.
+        self._programs: Memo[Hashable, Program] = Memo(100_000, lambda program: len(program.ops))
+        self._costs: Memo[Hashable, ProgramCosts] = Memo(1_000_000, lambda costs: len(costs.index))
         self._answers: Memo[Hashable, Prediction] = Memo(16384)
 
     @classmethod

@@ -14,6 +14,7 @@ from predictor.errors import InvalidGraph, UnknownGraph
 from predictor.features.graph import Graph
 from predictor.features.program_source import ProgramSource
 from predictor.request import GraphSource
+from predictor.units import MIB
 
 _MODEL_ID = "sha256:"
 GraphKey: TypeAlias = Hashable
@@ -35,11 +36,14 @@ class Binding:
 
 
 class GraphSources:
-    """Resolves graph sources. Models and bound graphs are remembered, least recently used first out."""
+    """Resolves graph sources.
 
-    def __init__(self, models: int = 256, graphs: int = 256) -> None:
-        self._models: Memo[str, bytes] = Memo(models)
-        self._graphs: Memo[GraphKey, Graph] = Memo(graphs)
+    It remembers models (64 MiB without weights) and bound graphs (50,000 nodes), least recently used first out.
+    """
+
+    def __init__(self) -> None:
+        self._models: Memo[str, bytes] = Memo(64 * MIB, len)
+        self._graphs: Memo[GraphKey, Graph] = Memo(50_000, lambda graph: len(graph.nodes))
 
     def add(self, data: bytes) -> str:
         """Stores a model without its weights; returns its id. Raises InvalidGraph."""
