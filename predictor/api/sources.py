@@ -38,7 +38,7 @@ class Binding:
 class GraphSources:
     """Resolves graph sources.
 
-    It remembers models (64 MiB without weights) and bound graphs (50,000 nodes), least recently used first out.
+    Remembers models (64 MiB without weights) and bound graphs (50,000 nodes), least recently used first out.
     """
 
     def __init__(self) -> None:
