@@ -18,19 +18,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, fsum, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.work import Program
 from predictor.hardware.spec import DeviceSpec
+from predictor.models.booster import load_booster
+from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.device_identity import is_known
 from predictor.types import Interval
-
-if TYPE_CHECKING:
-    from predictor.models.booster import load_booster
-from predictor.models.bundle import Bundle, TrainedModel
 
 FloatArray = NDArray[np.float64]
 
