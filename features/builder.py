@@ -9,7 +9,8 @@ Neither torch nor a file is needed. The result is weightless ONNX bytes that tak
     onnx_bytes = b.build([x])
 
 A dimension is a number or a symbol (str). `reshape` takes 0 for "as in the input" and -1 for "the rest", so
-that one description serves every batch size.
+that one description serves every batch size. Weights are shared by passing a handle twice, or by building
+under `shared_weights`. Guide: docs/how-to/build-a-graph.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from predictor.errors import InvalidRequest
 from predictor.features.architectures.huggingface.job import Job
 from predictor.features.architectures.huggingface.parts import Norm, scaled
 from predictor.features.architectures.layers import indices, merge_heads, split_heads
@@ -40,6 +41,11 @@ class Rotary:
     def __call__(self, job: Job, x: Tensor) -> Tensor:
         """Rotated (batch, heads, length, head size)."""
         b, size = job.b, x.size(-1)
+        if self.dims % 2 or not 2 <= self.dims <= size:
+            raise InvalidRequest(
+                f"{self.dims} elements of a head are to be rotated; expected an even number from 2 to {size}",
+                field="rotary",
+            )
         if self.dims == size:
             return self._rotated(job, x)
         first, rest = b.split(x, (self.dims, size - self.dims), axis=-1)

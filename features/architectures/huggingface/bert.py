@@ -106,7 +106,7 @@ def _layer(job: Job, variant: Variant, x: Tensor, norm: Norm, index: int) -> Ten
         return block(b, x, branches, norm, Arrangement.AFTER)
     groups = f.integer("num_hidden_groups", default=1)
     group = min(index * groups // f.layers(*LAYERS), groups - 1)
-    for inner in range(f.integer("inner_group_num", default=1)):
+    for inner in range(f.layers("inner_group_num", default=1)):
         with b.shared_weights(f"{group}.{inner}"):
             x = block(b, x, branches, norm, Arrangement.AFTER)
     return x

@@ -108,9 +108,9 @@ class Mixture:
         sorted_numbers, order = b.op("TopK", [flat, count], 2, axis=0, largest=0)
         one = helper.make_tensor("value", TensorProto.INT64, [1], [1])
         ones = b.op("ConstantOfShape", [count], value=one)
-        sizes = b.op(
-            "ScatterElements", [b.constant([0] * experts), sorted_numbers, ones], axis=0, reduction="add"
-        )
+        zero = helper.make_tensor("value", TensorProto.INT64, [1], [0])
+        nothing = b.op("ConstantOfShape", [b.constant([experts])], value=zero)
+        sizes = b.op("ScatterElements", [nothing, sorted_numbers, ones], axis=0, reduction="add")
         ends = b.op("CumSum", [sizes, b.constant(0)])
         picked = b.gather(rows, b.div(order, b.constant(chosen)), axis=0)
         up = b.parameter((experts, width, 2 * self.hidden), "experts.gate_up")

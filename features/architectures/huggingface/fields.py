@@ -20,7 +20,7 @@ ACTIVATION = ("hidden_act", "activation_function", "hidden_activation", "activat
 NORM_EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
 
 # Beyond these no model is meant, and a graph would not end.
-_LARGEST = 2**31
+_LARGEST = 2**24
 _MOST_LAYERS = 1024
 
 
@@ -54,21 +54,26 @@ class Fields:
         """A positive whole number, or None where the field is absent."""
         return None if self.get(*names) is None else self.integer(*names)
 
-    def layers(self, *names: str) -> int:
+    def layers(self, *names: str, default: int | None = None) -> int:
         """A number of layers, bounded so that the graph is."""
-        count = self.integer(*(names or LAYERS))
+        count = self.integer(*(names or LAYERS), default=default)
         if count > _MOST_LAYERS:
             raise self._error(names or LAYERS, f"is {count}", f"at most {_MOST_LAYERS}")
         return count
 
     def number(self, *names: str, default: float | None = None) -> float:
-        """A number."""
+        """A positive number; no field read here means anything at zero or below."""
         found = self.get(*names)
         if found is None and default is not None:
             return default
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            raise self._error(names, "is missing" if found is None else f"is {_short(found)}", "a number")
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < _LARGEST:
+            problem = "is missing" if found is None else f"is {_short(found)}"
+            raise self._error(names, problem, "a number above 0")
         return float(found)
+
+    def optional_number(self, *names: str) -> float | None:
+        """A positive number, or None where the field is absent."""
+        return None if self.get(*names) is None else self.number(*names)
 
     def flag(self, *names: str, default: bool) -> bool:
         """True or false."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from predictor.features.architectures.huggingface.attention import (
     Attention,
@@ -103,10 +104,11 @@ def _neo_layers(f: Fields, layers: int) -> list[str]:
     """`attention_types` is a list of (list of kinds, how often it repeats)."""
     groups = f.get("attention_types") or [[["global", "local"], -(-layers // 2)]]
     try:
-        kinds = [str(kind) for names, times in groups for _ in range(min(times, layers)) for kind in names]
+        repeated = (str(kind) for names, times in groups for _ in range(times) for kind in names)
+        kinds = list(islice(repeated, layers))
     except (TypeError, ValueError):
         kinds = []
-    return (kinds + ["global"] * layers)[:layers]
+    return kinds + ["global"] * (layers - len(kinds))
 
 
 def gptj(job: Job) -> Sequence[Tensor]:

@@ -43,8 +43,9 @@ class Variant:
         rotary_fraction: rotated part of a head, unless the configuration says.
         joint_projections: q/k/v are one matrix, gate and up-projection another.
         scaled_embedding: word vectors are multiplied by the root of the width.
-        window: the configuration's `sliding_window` applies; `every` says in which layers: all but each
-            `every`-th, or all for 0.
+        windowed: the configuration's `sliding_window` applies, unless `use_sliding_window` (default
+            `window_used`) is false; in all layers but each `every`-th, or in all for 0.
+        local_rotary: windowed layers rotate by frequencies of their own.
     """
 
     norm: NormKind = NormKind.RMS
@@ -61,7 +62,9 @@ class Variant:
     rotary_fraction: float = 1.0
     scaled_embedding: bool = False
     windowed: bool = False
+    window_used: bool = True
     every: int = 0
+    local_rotary: bool = False
     written_out: bool = False
     tied: bool = False
     head_bias: bool = False
@@ -75,12 +78,19 @@ VARIANTS: Mapping[str, Variant] = {
     "llama": Variant(),
     "mistral": Variant(attention_bias=_NEVER, windowed=True),
     "ministral": Variant(attention_bias=_NEVER, windowed=True),
-    "qwen2": Variant(attention_bias=_ALWAYS, output_bias=_NEVER, mlp_bias=_NEVER, windowed=True),
-    "qwen3": Variant(query_key_norm=QueryKeyNorm.HEAD, mlp_bias=_NEVER, windowed=True),
+    "qwen2": Variant(
+        attention_bias=_ALWAYS, output_bias=_NEVER, mlp_bias=_NEVER, windowed=True, window_used=False
+    ),
+    "qwen3": Variant(query_key_norm=QueryKeyNorm.HEAD, mlp_bias=_NEVER, windowed=True, window_used=False),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, arrangement=Arrangement.AROUND, windowed=True, every=2, written_out=True),
     "gemma3_text": replace(
-        _GEMMA, arrangement=Arrangement.AROUND, query_key_norm=QueryKeyNorm.HEAD, windowed=True, every=6
+        _GEMMA,
+        arrangement=Arrangement.AROUND,
+        query_key_norm=QueryKeyNorm.HEAD,
+        windowed=True,
+        every=6,
+        local_rotary=True,
     ),
     "phi": Variant(
         norm=NormKind.LAYER,
@@ -144,7 +154,7 @@ def attention_of(f: Fields, variant: Variant, index: int) -> Attention:
     out_bias = (
         f.flag(*variant.output_bias[:1], default=variant.output_bias[1]) if variant.output_bias else biased
     )
-    query_scale = f.get("query_pre_attn_scalar")
+    query_scale = f.optional_number("query_pre_attn_scalar")
     window = window_of(f, variant, index)
     return Attention(
         heads,
@@ -157,9 +167,9 @@ def attention_of(f: Fields, variant: Variant, index: int) -> Attention:
         rotary=_rotary(f, variant, head_dim, index, window),
         normalised=variant.query_key_norm,
         norm=Norm(variant.norm, f.number(*NORM_EPSILON, default=variant.epsilon)),
-        scale=f.number("query_pre_attn_scalar") ** -0.5 if query_scale else f.get("attention_multiplier"),
+        scale=query_scale**-0.5 if query_scale else f.optional_number("attention_multiplier"),
         written_out=variant.written_out,
-        softcap=f.get("attn_logit_softcapping"),
+        softcap=f.optional_number("attn_logit_softcapping"),
     )
 
 
@@ -172,15 +182,14 @@ def _rotary(f: Fields, variant: Variant, head_dim: int, index: int, window: int 
         "partial_rotary_factor",
         default=f.number("partial_rotary_factor", "rotary_pct", "rope_pct", default=variant.rotary_fraction),
     )
-    # Windowed layers of an alternating model have frequencies of their own.
-    local = variant.every and variant.query_key_norm is QueryKeyNorm.HEAD and window is not None
+    local = variant.local_rotary and window is not None
     return Rotary(int(head_dim * fraction), variant.pairing, "local_rotary" if local else "rotary")
 
 
 def window_of(f: Fields, variant: Variant, index: int) -> int | None:
     """How far layer `index` sees: `layer_types` where given, else the family's own pattern."""
     size = f.optional_integer("sliding_window")
-    if not variant.windowed or size is None or not f.flag("use_sliding_window", default=True):
+    if not variant.windowed or size is None or not f.flag("use_sliding_window", default=variant.window_used):
         return None
     kinds = f.words("layer_types")
     if index < len(kinds):
@@ -223,19 +232,19 @@ def decoder_of(f: Fields, variant: Variant, layers: int) -> Decoder:
         Norm(variant.norm, f.number(*NORM_EPSILON, default=variant.epsilon)),
         layer,
         variant.arrangement,
-        embedding_scale=sqrt(width) if variant.scaled_embedding else f.get("embedding_multiplier"),
+        embedding_scale=sqrt(width)
+        if variant.scaled_embedding
+        else f.optional_number("embedding_multiplier"),
         tied=f.flag("tie_word_embeddings", default=variant.tied),
         head_bias=variant.head_bias,
         logit_scale=_logit_scale(f),
-        logit_cap=f.get("final_logit_softcapping"),
+        logit_cap=f.optional_number("final_logit_softcapping"),
     )
 
 
 def _logit_scale(f: Fields) -> float | None:
-    if f.get("logits_scaling") is not None:
-        return 1.0 / f.number("logits_scaling")
-    scale = f.get("logit_scale")
-    return None if scale is None else f.number("logit_scale")
+    divisor = f.optional_number("logits_scaling")
+    return f.optional_number("logit_scale") if divisor is None else 1.0 / divisor
 
 
 def llama_like(job: Job, variant: Variant) -> Sequence[Tensor]:
@@ -243,9 +252,9 @@ def llama_like(job: Job, variant: Variant) -> Sequence[Tensor]:
     f = job.fields
     _refuse(f)
     c = decoder_of(f, variant, f.layers(*LAYERS))
-    factor = f.get("residual_multiplier")
+    factor = f.optional_number("residual_multiplier")
     if factor is not None:
-        c = replace(c, layer=partial(_damped, c, f.number("residual_multiplier")))
+        c = replace(c, layer=partial(_damped, c, factor))
     return decoder(job, c)
 
 

@@ -24,6 +24,7 @@ from predictor.features.architectures.huggingface.fields import (
 )
 from predictor.features.architectures.huggingface.job import Family, Job
 from predictor.features.architectures.huggingface.llama import (
+    VARIANTS,
     Variant,
     attention_of,
     decoder_of,
@@ -35,7 +36,7 @@ from predictor.features.builder import Tensor
 
 Sparse: TypeAlias = Callable[[Fields, int], Mixture | None]
 """The mixture of a layer, None where the layer is dense."""
-_NEVER, _ALWAYS = ("", False), ("", True)
+_NEVER = ("", False)
 
 
 def _act(f: Fields) -> str:
@@ -124,14 +125,10 @@ def _family(variant: Variant, sparse: Sparse, latent: bool = False) -> Family:
     return partial(mixture_of_experts, variant=variant, sparse=sparse, latent=latent)
 
 
-_QWEN3 = Variant(query_key_norm=QueryKeyNorm.HEAD, mlp_bias=_NEVER, windowed=True)
-
 FAMILIES: Mapping[str, Family] = {
     "mixtral": _family(Variant(epsilon=1e-5, attention_bias=_NEVER, windowed=True), _mixtral),
-    "qwen2_moe": _family(
-        Variant(attention_bias=("qkv_bias", True), output_bias=_NEVER, mlp_bias=_NEVER, windowed=True), _qwen
-    ),
-    "qwen3_moe": _family(_QWEN3, _qwen),
+    "qwen2_moe": _family(replace(VARIANTS["qwen2"], attention_bias=("qkv_bias", True)), _qwen),
+    "qwen3_moe": _family(VARIANTS["qwen3"], _qwen),
     "olmoe": _family(Variant(epsilon=1e-5, query_key_norm=QueryKeyNorm.ALL_HEADS, mlp_bias=_NEVER), _olmoe),
     "deepseek_v2": _family(Variant(), _deepseek, latent=True),
     "deepseek_v3": _family(Variant(), _deepseek, latent=True),

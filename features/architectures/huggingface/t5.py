@@ -61,7 +61,7 @@ def t5(job: Job, act: str = "relu", scaled_words: bool = True) -> Sequence[Tenso
     bias = _relative_positions(job, s)
     # Cross-attention has no positions; zeros are made and added all the same.
     nothing = buffer(b, 1, s.heads, job.sequence, job.sequence)
-    for _ in range(layers if f.get("num_decoder_layers") is None else f.layers("num_decoder_layers")):
+    for _ in range(f.layers("num_decoder_layers", default=layers)):
         crossed: Branch = partial(s.attention(), job, source=encoded, position_bias=nothing)
         own: Branch = partial(s.attention(causal=True), job, position_bias=bias)
         y = block(b, y, (own, crossed, partial(s.feed_forward, b)), s.norm, Arrangement.BEFORE)

@@ -171,9 +171,8 @@ def text_vector(job: Job, f: Fields, length: int) -> tuple[Tensor, Tensor]:
     x = b.add(x, embed(b, indices(b, (1, length), "position_ids"), table))
     x = norm(b, _layers(job, f, x, norm, causal=True))
     ends = b.op("ArgMax", [ids], axis=1, keepdims=0)
-    places = b.op("Unsqueeze", [b.op("Unsqueeze", [ends, b.constant([1])]), b.constant([2])])
-    wide = b.add(places, b.constant([[[0] * width]]))
-    return x, b.reshape(b.op("GatherElements", [x, wide], axis=1), [0, width])
+    places = b.expand(b.reshape(ends, [-1, 1, 1]), (job.batch, 1, width))
+    return x, b.reshape(b.op("GatherElements", [x, places], axis=1), [0, width])
 
 
 def clip_text(job: Job) -> Sequence[Tensor]:

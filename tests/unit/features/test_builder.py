@@ -55,6 +55,21 @@ CASES: list[tuple[str, Build, tuple[int | str, ...], tuple[int, ...], int]] = [
     ("transpose", lambda b, x: b.transpose(x, (0, 2, 3, 1)), IMAGE, (2, 12, 12, 8), 0),
     ("concat", lambda b, x: b.concat([x, x], axis=1), IMAGE, (2, 16, 12, 12), 0),
     ("split", lambda b, x: b.split(x, 4, axis=1)[2], IMAGE, (2, 2, 12, 12), 0),
+    ("split by sizes", lambda b, x: b.split(x, (5, 1, 2), axis=1)[0], IMAGE, (2, 5, 12, 12), 0),
+    (
+        "expand",
+        lambda b, x: b.expand(b.reshape(x, (0, 8, -1, 1)), ("batch", 8, 144, 3)),
+        IMAGE,
+        (2, 8, 144, 3),
+        0,
+    ),
+    (
+        "expand a weight",
+        lambda b, x: b.concat([b.expand(b.parameter((1, 8, 1, 12)), ("batch", 8, 1, 12)), x], axis=2),
+        IMAGE,
+        (2, 8, 13, 12),
+        96,
+    ),
     ("slice", lambda b, x: b.slice(x, 2, 11, axis=3, step=2), IMAGE, (2, 8, 12, 5), 0),
     ("gather", lambda b, x: b.gather(x, b.constant([0, 3]), axis=1), IMAGE, (2, 2, 12, 12), 0),
     ("attention", lambda b, x: b.attention(x, x, x), IMAGE, (2, 8, 12, 12), 0),
@@ -80,6 +95,41 @@ def test_embeddings_can_be_tied() -> None:
     assert graph.parameter_count == 240
     assert graph.values[graph.outputs[0]].shape == (4, 5, 30)
     assert graph.values["ids"].dtype is DType.INT64
+
+
+def test_what_is_built_under_one_key_shares_its_weights() -> None:
+    b = GraphBuilder()
+    x = b.input("x", ("batch", 6))
+    for key in ("even", "odd", "even", "odd"):
+        with b.shared_weights(key):
+            x = b.relu(b.linear(x, 6))
+    graph = read_graph(b.build([b.linear(x, 6)]), batch=2)
+    assert graph.parameter_count == 3 * (36 + 6)
+    assert sum(node.op_type == "Gemm" for node in graph.nodes) == 5
+
+
+def test_shared_weights_must_be_the_same_ones() -> None:
+    b = GraphBuilder()
+    x = b.input("x", ("batch", 6))
+    with b.shared_weights("layer"):
+        y = b.linear(x, 4)
+    other_sizes = pytest.raises(InvalidGraph, match=r"first application has \(6, 4\), this one \(4, 4\)")
+    with other_sizes, b.shared_weights("layer"):
+        b.linear(y, 4)
+    one_too_many = pytest.raises(InvalidGraph, match="first application has no further weight")
+    with one_too_many, b.shared_weights("layer"):
+        b.linear(b.linear(x, 4), 4)
+    nested = pytest.raises(InvalidGraph, match="inside another")
+    with nested, b.shared_weights("outer"), b.shared_weights("layer"):
+        b.linear(x, 4)
+    # A failed application leaves nothing behind.
+    assert b.linear(x, 9).shape == ("batch", 9)
+
+
+def test_a_symbol_to_expand_to_must_be_one_of_an_input() -> None:
+    b = GraphBuilder()
+    with pytest.raises(InvalidGraph, match="no input has a dimension 'samples'"):
+        b.expand(b.parameter((1, 4)), ("samples", 4))
 
 
 def test_half_precision_graphs() -> None:
