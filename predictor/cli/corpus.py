@@ -22,7 +22,7 @@ def build(
         typer.Option("--root", metavar="DIR", help="Raw sources; default: the variable PERFCAST_DATA."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the Parquet files go.")] = Path(
-        "corpus"
+        ".corpus"
     ),
     source: Annotated[list[str], typer.Option("--source", help="Only this source; repeatable.")] = [],  # noqa: B006
 ) -> None:

@@ -34,7 +34,7 @@ class Options:
     """
 
     root: Path | None = None
-    corpus: Path = Path("corpus")
+    corpus: Path = Path(".corpus")
     bundle: Path | None = None
     report: Path | None = None
 

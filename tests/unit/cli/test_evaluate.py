@@ -65,3 +65,19 @@ def test_an_unknown_suite_is_named() -> None:
 
 def test_accepting_and_gating_at_once_is_a_usage_error() -> None:
     assert _evaluate("--accept", "--gate")[0] == 2
+
+
+def test_what_one_command_writes_the_next_one_reads() -> None:
+    """`corpus build`, `train` and `evaluate` without flags mean the same folder, which git ignores."""
+    from inspect import signature
+
+    from predictor.cli.corpus import build
+    from predictor.cli.evaluate import evaluate
+    from predictor.cli.train import train
+
+    folders = {
+        signature(build).parameters["out"].default,
+        signature(train).parameters["corpus"].default,
+        signature(evaluate).parameters["corpus"].default,
+    }
+    assert folders == {Path(".corpus")}
