@@ -57,6 +57,7 @@ class OpCosts:
         bound: compute, memory or launch: what sets the floor.
         source: learned, analytic or fallback.
         out_of_range: features outside what training saw, this device's ratios included.
+        unmeasured: those of them that were measured on no such device in such a type.
         family_code: index of the family in `tuple(Family)`: ops of one family share their error.
     """
 
@@ -66,6 +67,7 @@ class OpCosts:
     bound: tuple[str, ...]
     source: tuple[str, ...]
     out_of_range: NDArray[np.bool_]
+    unmeasured: NDArray[np.bool_]
     family_code: NDArray[np.intp]
 
 
@@ -147,6 +149,7 @@ class OpTimeModel:
         floor = floors(works, device)
         time_s, spread = floor.total_s.copy(), np.zeros(len(works))
         outside = np.zeros(len(works), dtype=np.bool_)
+        unmeasured = np.zeros(len(works), dtype=np.bool_)
         source = [ANALYTIC] * len(works)
         groups: dict[Family | None, list[int]] = {}
         for i, work in enumerate(works):
@@ -162,7 +165,7 @@ class OpTimeModel:
                 result = self._learned(family, selected, floor.total_s[index], device)
                 for i in index:
                     source[i] = LEARNED
-            time_s[index], spread[index], outside[index] = result
+            time_s[index], spread[index], outside[index], unmeasured[index] = result
         return OpCosts(
             time_s=time_s,
             floor_s=floor.total_s,
@@ -170,6 +173,7 @@ class OpTimeModel:
             bound=tuple(BOUNDS[code] for code in floor.bound),
             source=tuple(source),
             out_of_range=outside,
+            unmeasured=unmeasured,
             family_code=np.array([_FAMILIES.index(work.family) for work in works], dtype=np.intp),
         )
 
@@ -183,7 +187,7 @@ class OpTimeModel:
 
     def _learned(
         self, family: Family, works: Sequence[OpWork], floor_s: FloatArray, device: DeviceSpec
-    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
         features = feature_matrix(family, works, device)
         correction = np.asarray(self._boosters[family].inplace_predict(features), dtype=np.float64)
         model = self._families[family]
@@ -192,21 +196,21 @@ class OpTimeModel:
         )
         outside = model.outside(features) | ~known
         spread = np.where(outside, model.spread.new, model.spread.known)
-        return floor_s * np.exp(correction), spread, outside
+        return floor_s * np.exp(correction), spread, outside, ~known
 
     def _analytic(
         self, works: Sequence[OpWork], compute_s: FloatArray, launch_s: FloatArray, device: DeviceSpec
-    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
         traffic = [_as_traffic(work) for work in works]
         floor_s = floors(traffic, device).total_s
-        memory_s, _, outside = self._learned(Family.ELEMENTWISE, traffic, floor_s, device)
+        memory_s, _, outside, unmeasured = self._learned(Family.ELEMENTWISE, traffic, floor_s, device)
         compute_bound = compute_s + launch_s > memory_s
         # Kinds without residuals borrow: traffic that of elementwise, compute the widest of all families.
         widest = max(model.spread.new for model in self._families.values())
         new = self._families[Family.ELEMENTWISE].spread.new
         unknown = np.array([work.family is Family.UNKNOWN for work in works], dtype=np.bool_)
         spread = np.where(compute_bound | unknown, widest, new)
-        return np.maximum(memory_s, compute_s + launch_s), spread, outside
+        return np.maximum(memory_s, compute_s + launch_s), spread, outside, unmeasured
 
     def _knows(self, device: DeviceSpec, compute: str) -> bool:
         distance = np.abs(self._known_devices - device_signature(device, compute)).max(axis=1)

@@ -10,7 +10,7 @@ from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import MemoryModel
 from predictor.models.power import PowerModel
 from predictor.request import PredictionRequest
-from predictor.types import Notice, Prediction
+from predictor.types import Mode, Notice, Prediction
 from predictor.units import format_bytes
 
 # Shares of the time below this are not worth a warning.
@@ -84,7 +84,7 @@ def _notices(
             Notice(
                 "OP_FALLBACK",
                 f"no work rule for {', '.join(unknown)}: priced by bytes moved, "
-                f"{_percent(time.coverage.fallback)} of the time; a rule of your own: docs/how-to/add-an-op.md",
+                f"{_percent(time.coverage.fallback)} of the time; to add one: docs/how-to/add-an-op.md",
             )
         )
     found += _extrapolations(request, time, memory, energy, device)
@@ -99,7 +99,9 @@ def _notices(
         )
     if device.estimated_fields:
         fields = ", ".join(device.estimated_fields)
-        found.append(Notice("DEVICE_ESTIMATED", f"{device.id}: no document states {fields}; a rule of thumb fills it"))
+        found.append(
+            Notice("DEVICE_ESTIMATED", f"{device.id}: no document states {fields}; estimated by a rule")
+        )
     if cluster is not None and request.cluster is None:
         found.append(
             Notice(
@@ -118,13 +120,15 @@ def _extrapolations(
     found: list[Notice] = []
     if time.out_of_range_fraction > _NOTABLE_FRACTION:
         if time.unmeasured_fraction > time.out_of_range_fraction / 2:
-            why = f"carried over from other devices, for none was measured on {device.id} in {request.precision}"
+            why = f"never measured on {device.id} in {request.precision}, but carried over from other devices"
         else:
             why = "in shapes beyond those measured"
         message = f"time: {_percent(time.out_of_range_fraction)} is in ops {why}; decide by the interval"
         found.append(Notice("TIME_OUT_OF_RANGE", message))
     if memory.out_of_range and request.mode is Mode.INFER:
-        message = "peak memory: measured for training only; here it is the tensors and a typical runtime context"
+        message = (
+            "peak memory: measured for training only; here it is the tensors and a typical runtime context"
+        )
         found.append(Notice("MEMORY_OUT_OF_RANGE", message))
     elif memory.out_of_range:
         message = "peak memory: the model is larger, smaller or of other make than those measured"

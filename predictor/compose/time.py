@@ -45,12 +45,16 @@ class ProgramCosts:
 
 @dataclass(frozen=True, slots=True)
 class TimeCost:
-    """Iteration time with its parts; `breakdown_s` sums to `iteration.value`."""
+    """Iteration time with its parts; `breakdown_s` sums to `iteration.value`.
+
+    `unmeasured_fraction` is the part of `out_of_range_fraction` in ops that were measured on no such device.
+    """
 
     iteration: Interval
     breakdown_s: Mapping[str, float]
     coverage: Coverage
     out_of_range_fraction: float
+    unmeasured_fraction: float
     communication_bytes: float
     device_busy_s: float
 
@@ -101,6 +105,7 @@ def compose_time(
         breakdown_s=breakdown,
         coverage=_coverage(program, costs, time_s, gap_s + exposed_s),
         out_of_range_fraction=_share(time_s, costs.unique.out_of_range[costs.index]),
+        unmeasured_fraction=_share(time_s, costs.unique.unmeasured[costs.index]),
         communication_bytes=sent_bytes,
         device_busy_s=busy_s,
     )

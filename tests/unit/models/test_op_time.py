@@ -147,13 +147,14 @@ def test_costs_do_not_depend_on_company(model: OpTimeModel) -> None:
 def test_unseen_devices_types_and_sizes_widen_the_interval(model: OpTimeModel) -> None:
     work = product(1024, 1024, 1024)
     known = model.costs([work], DEVICE)
-    for works, spec in (
-        ([work], device(memory_bytes_per_s=3e12)),
-        ([product(1024, 1024, 1024, compute=Compute.FP16)], DEVICE),
-        ([product(2**22, 1024, 1024)], DEVICE),
+    for works, spec, unmeasured in (
+        ([work], device(memory_bytes_per_s=3e12), True),
+        ([product(1024, 1024, 1024, compute=Compute.FP16)], DEVICE, True),
+        ([product(2**22, 1024, 1024)], DEVICE, False),
     ):
         other = model.costs(works, spec)
         assert other.out_of_range[0]
+        assert other.unmeasured[0] == unmeasured
         assert other.log_spread[0] >= known.log_spread[0]
     assert not known.out_of_range[0]
 

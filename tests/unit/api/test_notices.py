@@ -1,0 +1,55 @@
+"""Warnings of the bundle that ships: each says why, in words that a user can act on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from predictor import PredictionRequest, Predictor
+from predictor.parallel.plan import Plan
+from predictor.types import Notice
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+KNOWN, UNKNOWN = "a100-pcie-40gb", "h100-sxm-80gb"
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor.load()
+
+
+def _notice(predictor: Predictor, code: str, device: str, **job: object) -> Notice | None:
+    request = PredictionRequest(str(EXAMPLES / "resnet50.onnx"), device=device, **job)  # type: ignore[arg-type]
+    found = [notice for notice in predictor.predict(request).warnings if notice.code == code]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def test_a_device_that_was_measured_is_not_blamed_for_shapes(predictor: Predictor) -> None:
+    notice = _notice(predictor, "TIME_OUT_OF_RANGE", KNOWN, batch=1)
+    assert notice is not None
+    assert "shapes beyond those measured" in notice.message
+    assert KNOWN not in notice.message
+
+
+@pytest.mark.parametrize(("device", "precision"), [(UNKNOWN, "fp32"), (KNOWN, "fp16")])
+def test_a_device_or_precision_without_measurements_is_named(
+    predictor: Predictor, device: str, precision: str
+) -> None:
+    notice = _notice(predictor, "TIME_OUT_OF_RANGE", device, batch=32, precision=precision)
+    assert notice is not None
+    assert f"never measured on {device} in {precision}" in notice.message
+
+
+def test_memory_of_inference_is_said_to_be_unmeasured(predictor: Predictor) -> None:
+    notice = _notice(predictor, "MEMORY_OUT_OF_RANGE", KNOWN, batch=32)
+    assert notice is not None
+    assert "for training only" in notice.message
+    assert _notice(predictor, "MEMORY_OUT_OF_RANGE", KNOWN, batch=32, mode="train") is None
+
+
+def test_an_assumed_cluster_names_the_flag(predictor: Predictor) -> None:
+    notice = _notice(predictor, "CLUSTER_ASSUMED", KNOWN, batch=32, plan=Plan(dp=2))
+    assert notice is not None
+    assert "--cluster" in notice.message
