@@ -214,8 +214,8 @@ def test_unknown_names_are_answered_with_near_ones() -> None:
         from_config({**LLAMA, "model_type": "mixtrall"}, sequence=8)
     with pytest.raises(UnknownName, match="unknown activation 'gelu_neww': did you mean gelu_new"):
         from_config({**LLAMA, "hidden_act": "gelu_neww"}, sequence=8)
-    with pytest.raises(UnknownName, match="unknown task 'langage': did you mean language"):
-        from_config(LLAMA, sequence=8, task="langage")
+    with pytest.raises(UnknownName, match="unknown task 'tokenz': did you mean tokens"):
+        from_config(LLAMA, sequence=8, task="tokenz")
 
 
 def test_a_head_that_a_family_lacks_is_refused() -> None:
