@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from predictor.checks import positive_number, whole_number
 from predictor.errors import InvalidRequest
 from predictor.features.graph import Graph
 from predictor.features.program_source import ProgramSource
@@ -53,25 +54,64 @@ class PredictionRequest:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        # Enumerations may arrive as text from any face; parsed here once, so that every face answers alike.
+        # Enumerations may arrive as text, and numbers as numpy's, from any face; parsed here once, so that
+        # every face answers alike.
         for name, choice in _CHOICES.items():
             object.__setattr__(self, name, choice.parse(getattr(self, name)))
-        if self.batch is not None and self.batch < 1:
+        object.__setattr__(self, "graph", _graph(self.graph))
+        for name, kinds, expected in _KINDS:
+            if not isinstance(value := getattr(self, name), kinds):
+                raise InvalidRequest(f"{name} is a {type(value).__name__}; expected {expected}", field=name)
+        if self.batch is not None:
+            batch = whole_number(self.batch, "batch", "batch", "a positive number of samples")
+            object.__setattr__(self, "batch", batch)
+        if self.power_limit_w is not None:
+            positive_number(self.power_limit_w, "power_limit_w", "power_limit_w", "watts above 0")
+        object.__setattr__(self, "dims", _dims(self.dims))
+        object.__setattr__(self, "input_shapes", _input_shapes(self.input_shapes))
+
+
+_KINDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
+    ("device", (str, DeviceSpec), "a name of the catalogue or a DeviceSpec"),
+    ("cluster", (str, ClusterSpec, type(None)), "a name of the catalogue or a ClusterSpec"),
+    ("plan", (Plan,), "a Plan, e.g. Plan(dp=8)"),
+    ("dims", (Mapping,), "numbers by name, e.g. {'sequence': 128}"),
+    ("input_shapes", (Mapping,), "shapes by input name, e.g. {'image': (1, 3, 224, 224)}"),
+    ("strict", (bool,), "True or False"),
+)
+
+
+def _graph(source: object) -> GraphSource:
+    if isinstance(source, bytearray | memoryview):
+        return bytes(source)
+    if isinstance(source, str | bytes | os.PathLike | Graph | ProgramSource):
+        return source
+    hint = "; give its SerializeToString()" if hasattr(source, "SerializeToString") else ""
+    raise InvalidRequest(
+        f"graph is a {type(source).__name__}; expected a path, ONNX bytes, a sha256: id, a Graph or a "
+        f"TorchModel{hint}",
+        field="graph",
+    )
+
+
+def _dims(dims: Mapping[Any, Any]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for symbol, number in dims.items():
+        if not isinstance(symbol, str):
+            raise InvalidRequest(f"dims: {symbol!r} is no name of a dimension; expected text", field="dims")
+        found[symbol] = whole_number(number, f"dim {symbol}", f"dims.{symbol}", "a positive number")
+    return found
+
+
+def _input_shapes(shapes: Mapping[Any, Any]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        field = f"input_shapes.{name}"
+        if not isinstance(name, str) or isinstance(shape, str | bytes) or not isinstance(shape, Iterable):
             raise InvalidRequest(
-                f"batch is {self.batch}; expected a positive number of samples", field="batch"
+                f"input_shapes: {name!r}: {shape!r}; expected whole sizes, e.g. (1, 3, 224, 224)", field=field
             )
-        if self.power_limit_w is not None and not self.power_limit_w > 0:
-            raise InvalidRequest(
-                f"power_limit_w is {self.power_limit_w}; expected watts above 0", field="power_limit_w"
-            )
-        for symbol, number in self.dims.items():
-            if number < 1:
-                raise InvalidRequest(
-                    f"dim {symbol}={number}; expected a positive number", field=f"dims.{symbol}"
-                )
-        for name, shape in self.input_shapes.items():
-            if any(size < 1 for size in shape):
-                raise InvalidRequest(
-                    f"input shape {name}={'x'.join(map(str, shape))}; expected positive sizes",
-                    field=f"input_shapes.{name}",
-                )
+        sizes = tuple(shape)
+        what = f"input shape {name}={'x'.join(map(str, sizes))}: a size"
+        found[name] = tuple(whole_number(size, what, field, "positive sizes") for size in sizes)
+    return found

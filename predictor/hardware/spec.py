@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from predictor.checks import positive_number, real_number, whole_number
+from predictor.errors import InvalidRequest
+
 
 class DeviceKind(StrEnum):
     """Broad class of a device."""
@@ -61,6 +64,64 @@ class DeviceSpec:
     reported_memory_bytes: float | None = None
     """Total that the driver reports, if a document states it: ECC takes 6 % of GDDR6, firmware up to 4 %."""
 
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest for a number that no device has: 0, negative, NaN, a slip of unit."""
+        for name in _TEXTS:
+            if not isinstance(getattr(self, name), str):
+                raise InvalidRequest(
+                    f"device {self.id!r}: {name} is {getattr(self, name)!r}; expected text",
+                    field=f"device.{name}",
+                )
+        try:
+            object.__setattr__(self, "kind", DeviceKind(self.kind))
+        except ValueError:
+            raise InvalidRequest(
+                f"device {self.id!r}: kind is {self.kind!r}; expected one of {', '.join(DeviceKind)}",
+                field="device.kind",
+            ) from None
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name in _NEEDED:
+                self._check(name, value, low, high)
+        if not isinstance(self.matrix_flops_per_s, Mapping):
+            raise InvalidRequest(
+                f"device {self.id!r}: matrix_flops_per_s is {self.matrix_flops_per_s!r}; expected rates by "
+                "compute type",
+                field="device.matrix_flops_per_s",
+            )
+        for compute, rate in self.matrix_flops_per_s.items():
+            self._check(f"matrix_flops_per_s[{compute}]", rate, *_RANGES["vector_flops_per_s"])
+        if self.idle_w is not None and self.idle_w >= self.tdp_w:
+            raise InvalidRequest(
+                f"device {self.id!r}: idle_w is {self.idle_w:g}; expected less than tdp_w, {self.tdp_w:g}",
+                field="device.idle_w",
+            )
+
+    def _check(self, name: str, value: object, low: float, high: float) -> None:
+        what, expected = f"device {self.id!r}: {name}", f"a number from {low:g} to {high:g}"
+        real_number(value, what, f"device.{name}", expected, low, high)
+
+
+# Bounds around any device ever built, in SI units: they catch NaN, zeros and slips of unit.
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "memory_bytes": (1e6, 1e17),
+    "memory_bytes_per_s": (1e6, 1e17),
+    "vector_flops_per_s": (1e6, 1e19),
+    "core_count": (1, 1e9),
+    "clock_hz": (1e5, 1e12),
+    "tdp_w": (1e-3, 1e6),
+    "l2_bytes": (1, 1e16),
+    "idle_w": (1e-6, 1e6),
+    "year": (1940, 2200),
+    "pcie_generation": (1, 20),
+    "link_bytes_per_s": (1, 1e17),
+    "reported_memory_bytes": (1e6, 1e17),
+}
+_NEEDED = frozenset(
+    ("memory_bytes", "memory_bytes_per_s", "vector_flops_per_s", "core_count", "clock_hz", "tdp_w")
+)
+_TEXTS = ("id", "name", "vendor", "architecture", "form_factor", "link_kind", "notes")
+
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
@@ -69,6 +130,12 @@ class LinkSpec:
     kind: str
     latency_s: float
     bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest for a bandwidth that is not above 0 or a latency below 0."""
+        link = f"link {self.kind!r}"
+        positive_number(self.bytes_per_s, f"{link}: bytes_per_s", "cluster", "bandwidth above 0")
+        real_number(self.latency_s, f"{link}: latency_s", "cluster", "seconds from 0 to 3600", 0, 3600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +150,14 @@ class ClusterSpec:
     inter_node: LinkSpec
     name: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest for counts that are no whole numbers of at least 1."""
+        for name in ("devices_per_node", "node_count"):
+            count = whole_number(
+                getattr(self, name), f"cluster {self.id!r}: {name}", f"cluster.{name}", "at least 1"
+            )
+            object.__setattr__(self, name, count)
 
     @property
     def device_count(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from predictor.checks import whole_number
 from predictor.errors import InvalidPlan
 from predictor.units import MIB
 
@@ -22,12 +23,12 @@ class Plan:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        if self.dp < 1:
-            raise InvalidPlan(f"plan: dp is {self.dp}; expected at least 1 device", field="dp")
-        if self.bucket_bytes < 1:
-            raise InvalidPlan(
-                f"plan: bucket_bytes is {self.bucket_bytes}; expected at least 1", field="bucket_bytes"
-            )
+        dp = whole_number(self.dp, "plan: dp", "dp", "at least 1 device", InvalidPlan)
+        size = whole_number(
+            self.bucket_bytes, "plan: bucket_bytes", "bucket_bytes", "at least 1", InvalidPlan
+        )
+        object.__setattr__(self, "dp", dp)
+        object.__setattr__(self, "bucket_bytes", size)
 
     @property
     def device_count(self) -> int:
