@@ -1,8 +1,8 @@
-"""Output types of ai.onnx.ml ops, and of others where ONNX's inference stays silent."""
+"""Output types of ai.onnx.ml ops, and of others where ONNX's inference stays silent or errs."""
 
 from __future__ import annotations
 
-from predictor.features.containers import map_of
+from predictor.features.containers import CONTAINER_TYPES, map_of
 from predictor.features.elements import FLOAT, INT64, STRING, UINT8
 from predictor.features.node_types import Container, Dim, TensorType, contained
 from predictor.features.operands import OPERAND_TYPES, Operands
@@ -111,3 +111,16 @@ def _grid(op: Operands) -> _Types:
 def _unpool(op: Operands) -> _Types:
     size = op.integers(2)
     return () if size is None else (TensorType(op.elem_type(0), size),)
+
+
+@CONTAINER_TYPES.register("", "STFT")
+def _frames(op: Operands) -> _Types:
+    """ONNX's own rule takes `onesided` for 0 where it is omitted; its specification says 1."""
+    signal, step, window = op.shape(0), op.integers(1), op.shape(2)
+    length = op.integers(3)
+    if signal is None or step is None or (length is None and window is None):
+        return ()
+    size = length[0] if length is not None else (window or (1,))[0]
+    frames = (signal[1] - size) // max(1, step[0]) + 1
+    bins = size // 2 + 1 if op.integer("onesided", 1) else size
+    return (TensorType(op.elem_type(0), (signal[0], frames, bins, 2)),)

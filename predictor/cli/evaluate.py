@@ -13,7 +13,8 @@ from predictor.cli.options import Output
 
 def evaluate(
     suite: Annotated[
-        list[str], typer.Option("--suite", metavar="neusight|memory|energy", help="Repeatable; default: all.")
+        list[str],
+        typer.Option("--suite", metavar="neusight|memory|energy|graphs", help="Repeatable; default: all."),
     ] = [],  # noqa: B006 - typer copies it
     root: Annotated[
         Path | None,

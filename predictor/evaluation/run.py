@@ -9,7 +9,7 @@ from pathlib import Path
 
 from predictor.api import Predictor
 from predictor.errors import AccuracyGateFailed, InvalidData, UnknownName
-from predictor.evaluation import energy, memory, neusight
+from predictor.evaluation import energy, memory, neusight, onnx_node_tests
 from predictor.evaluation.report import Table, cells_table, write_report
 from predictor.evaluation.rows import EvaluationRow
 from predictor.models.bundle import Bundle
@@ -106,6 +106,12 @@ def _energy(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
     return energy.power_evaluation_rows(cells), []
 
 
+def _graphs(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
+    cases = onnx_node_tests.read_cases()
+    checked = [onnx_node_tests.check_case(case) for case in cases]
+    return onnx_node_tests.node_test_rows(checked), onnx_node_tests.node_test_tables(checked)
+
+
 def _corpus(options: Options, progress: Progress) -> Path:
     if not (options.corpus / "corpus.json").is_file():
         build_corpus(options.root, options.corpus, progress=progress)
@@ -116,5 +122,6 @@ SUITES: Mapping[str, Callable[[Options, Progress], tuple[list[EvaluationRow], li
     "neusight": _neusight,
     "memory": _memory,
     "energy": _energy,
+    "graphs": _graphs,
 }
 """Suite name -> (rows, tables of the report)."""

@@ -1,6 +1,6 @@
 """Golden cases of every work rule, derived by hand: op, types, attributes -> FLOPs and bytes.
 
-Types are written `[*][dtype:]sizes`, `*` marks a weight, `-` an omitted operand; numbers are sums and products.
+Types are written `[*][dtype:]sizes`, `*` marks a weight, `-` an omitted operand; numbers are arithmetic.
 """
 
 from __future__ import annotations
