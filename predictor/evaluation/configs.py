@@ -25,6 +25,8 @@ from predictor.features.work import AttentionShape, OpWork
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 MEASURED = "measured.json"
+FOLDER = Path(__file__).resolve().parents[2] / "tests" / "assets" / "configs"
+"""Where a checkout keeps the configurations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,12 @@ def _square_flops(work: OpWork) -> int:
         return work.matrix_flops
     pairs = shape.batch * shape.heads * shape.q_length * shape.kv_length
     return 2 * pairs * (shape.head_dim + shape.value_dim)
+
+
+def config_suite(folder: Path = FOLDER) -> tuple[list[EvaluationRow], list[Table]]:
+    """Rows and table of all configurations, for `perfcast evaluate`. Raises InvalidData without a checkout."""
+    found = [compare(folder, reference) for reference in read_references(folder)]
+    return config_rows(found), [config_table(found)]
 
 
 def config_rows(found: Sequence[Comparison]) -> list[EvaluationRow]:
