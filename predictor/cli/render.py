@@ -56,17 +56,20 @@ def comparison_view(
     requests: Sequence[PredictionRequest], answers: Sequence[Prediction | PerfcastError], model: str
 ) -> RenderableType:
     """One row per candidate; the fastest that fits is marked."""
+    first = next((answer for answer in answers if isinstance(answer, Prediction)), None)
     table = FittedTable(
         "device",
-        "precision?",
+        "precision??",
         "batch",
         ">iteration",
+        f">{_coverage(first)} interval?",
         ">samples/s",
-        "???",
+        "",
+        "????",
         ">memory",
         "",
-        ">J/sample?",
-        ">power??",
+        ">J/sample??",
+        ">power???",
     )
     best = _best(answers)
     fastest = max((_throughput(answer) for answer in answers), default=0.0)
@@ -74,7 +77,8 @@ def comparison_view(
         device = request.device if isinstance(request.device, str) else request.device.id
         asked = (device, request.precision.value, "file's" if request.batch is None else str(request.batch))
         if isinstance(answer, PerfcastError):
-            table.add_row(*asked, Text("—", "dim"), Text("—", "dim"), Text(answer.reason, _BAD))
+            none = Text("—", "dim")
+            table.add_row(*asked, none, "", none, "", "", none, Text(answer.reason, _BAD))
             continue
         rate = answer.throughput_samples_per_s.value
         # Per iteration over per iteration: samples = throughput x time.
@@ -82,15 +86,16 @@ def comparison_view(
         table.add_row(
             *asked,
             Text(txt.seconds(answer.iteration_time_s.value), _VALUE),
+            Text(txt.span(answer.iteration_time_s, txt.seconds), _BOUNDS),
             txt.number(rate),
-            txt.bar(rate / fastest, 12) + (" ◀" if index == best else ""),
+            "◀" if index == best else "",
+            txt.bar(rate / fastest, 12),
             txt.size(answer.device_peak_bytes.value),
             _fits(answer),
             txt.joules(joules),
             txt.watts(answer.average_power_w.value),
         )
     legend = "◀ highest throughput that fits" if best is not None else "none fits"
-    first = next((answer for answer in answers if isinstance(answer, Prediction)), None)
     job = f"{requests[0].mode.value} · {requests[0].optimizer.value} · {requests[0].runtime.value}"
     lines: list[RenderableType] = [
         Text.assemble((model, "bold"), f"   {_job_text(requests[0], job)}"),
@@ -98,6 +103,9 @@ def comparison_view(
         table,
     ]
     lines += [Text(), Text(legend, "dim")]
+    if beyond := sum(isinstance(answer, Prediction) and answer.out_of_range for answer in answers):
+        note = f"{beyond} of {len(answers)} go beyond what was measured; `perfcast predict` says in what"
+        lines.append(Text(note, "yellow"))
     if first is not None:
         lines.append(Text(f"bundle {txt.short_id(first.bundle)}", "dim"))
     return Group(*lines)
@@ -122,13 +130,12 @@ def _title(request: PredictionRequest, answer: Prediction, model: str) -> Text:
 
 def _headline(answer: Prediction) -> Table:
     table = Table.grid(padding=(0, 2))
-    coverage = f"{answer.iteration_time_s.coverage:.0%}".replace("%", " %")
 
     def line(label: str, interval: Interval, form: txt.Formatter, note: Text | str = "") -> None:
         bounds = f"{txt.span(interval, form)}"
         table.add_row(Text(label, _LABEL), Text(form(interval.value), _VALUE), Text(bounds, _BOUNDS), note)
 
-    table.add_row("", "", Text(f"{coverage} interval", _BOUNDS), "")
+    table.add_row("", "", Text(f"{_coverage(answer)} interval", _BOUNDS), "")
     line("iteration", answer.iteration_time_s, txt.seconds)
     line("throughput", answer.throughput_samples_per_s, txt.rate)
     capacity = Text.assemble(_fits(answer), f" in {txt.size(answer.capacity_bytes)} usable")
@@ -141,6 +148,10 @@ def _headline(answer: Prediction) -> Table:
     )
     line("mean power", answer.average_power_w, txt.watts, "per device" if answer.device_count > 1 else "")
     return table
+
+
+def _coverage(answer: Prediction | None) -> str:
+    return txt.percent(answer.iteration_time_s.coverage) if answer is not None else ""
 
 
 def _fits(answer: Prediction) -> Text:

@@ -17,7 +17,7 @@ from predictor.units import format_quantity
 def device_table(devices: Sequence[DeviceSpec]) -> RenderableType:
     """One line per device."""
     table = FittedTable(
-        "id", "name????", "kind", ">memory", ">bandwidth", ">FP32", ">matrix??", "??", ">power", ">year???"
+        "id", "name????", "kind", ">memory", ">bandwidth", ">FP32", ">matrix??", ">power", ">year???"
     )
     for device in devices:
         compute, peak = _best_matrix(device)
@@ -28,8 +28,7 @@ def device_table(devices: Sequence[DeviceSpec]) -> RenderableType:
             txt.size(device.memory_bytes),
             format_quantity(device.memory_bytes_per_s, "B/s"),
             format_quantity(device.vector_flops_per_s, "FLOP/s"),
-            format_quantity(peak, "FLOP/s") if peak else "",
-            Text(compute, "dim"),
+            Text.assemble(format_quantity(peak, "FLOP/s"), (f" {compute}", "dim")) if peak else "",
             txt.watts(device.tdp_w),
             str(device.year or ""),
         )

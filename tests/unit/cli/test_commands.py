@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import predictor.api
+import predictor.cli.console
 from predictor.cli.main import app
 from predictor.cli.output import write_bytes
 from predictor.errors import OutputNotWritable, PerfcastError
@@ -201,6 +202,23 @@ def test_compare_is_a_product_with_rows_that_may_fail(model: str) -> None:
     table = run("compare", model, *flags)
     assert "◀" in table.stdout
     assert "DEVICE_UNKNOWN" in table.stdout
+
+
+@pytest.mark.parametrize("width", [80, 110, 160])
+def test_compare_keeps_verdicts_at_any_width(width: int, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictor.cli.console, "_PLAIN_WIDTH", width)
+    table = run("compare", model, *A100, "--device", "no-such", "--batch", "8", "--batch", "9").stdout
+    for word in ("◀  ", "fits", "DEVICE_UNKNOWN", "a100-pcie-40gb"):
+        assert word in table
+    assert ("90 % interval" in table) == (width > 80)
+    assert max(map(len, table.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [60, 110])
+def test_a_precision_never_stands_without_its_rate(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictor.cli.console, "_PLAIN_WIDTH", width)
+    table = run("devices", "list", "--kind", "tpu").stdout
+    assert ("matrix" in table) == ("bf16" in table)
 
 
 def test_compare_of_failures_only_is_an_error(model: str) -> None:
