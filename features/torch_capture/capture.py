@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -53,6 +54,10 @@ def capture(
     # too.
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    # Failures become one error of ours, not lines in torch's log.
+    log = logging.getLogger("torch._subclasses")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     try:
         with recorder:
             run = _Run(recorder, module, inputs, mode, precision, optimizer, batch, loss)
@@ -63,6 +68,7 @@ def capture(
         raise _explained(module, error) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
+        log.setLevel(level)
 
 
 class _Run:
@@ -150,11 +156,12 @@ class _Run:
         torch.autograd.backward(heads, [torch.ones_like(item) for item in heads])
 
     def _optimize(self, step: torch.optim.Optimizer) -> None:
-        self._recorder.phase, self._recorder.module = Phase.OPTIMIZER, "optimizer"
+        self._recorder.phase, self._recorder.module = None, "optimizer"
+        found, scale = torch.zeros(1), torch.ones(1)
+        self._recorder.phase = Phase.OPTIMIZER
         if self._precision is Precision.AMP:
             gradients = [item.grad for item in self._trained if item.grad is not None]
-            scale = torch.ones(1)
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients, torch.zeros(1), scale)
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, scale)
         step.step()
 
     def _make_state(self, step: torch.optim.Optimizer) -> None:

@@ -33,6 +33,8 @@ _WIDE_NAMES = frozenset(_WIDE.split())
 _HALVES = (torch.float16, torch.bfloat16)
 # sdp_utils.cpp: the flash kernel takes heads up to this width.
 _FLASH_WIDTH = 256
+# Fused kernels take (batch, heads, length, width) only.
+_FUSED_RANK = 4
 
 
 class CudaChoices(TorchFunctionMode):  # type: ignore[misc]
@@ -98,26 +100,32 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """The kernel that sdp_utils.cpp prefers for these operands; NotImplemented for its unfused path."""
+    """The kernel that sdp_utils.cpp prefers for these operands: flash, memory-efficient, or none fused."""
+    query, key, value, attn_mask = (_as_autocast(item) for item in (query, key, value, attn_mask))
     tensors = (query, key, value)
-    grouped = enable_gqa and query.shape[-3] != key.shape[-3]
-    if any(item.dim() != 4 for item in tensors) or query.shape[1] == 0:
-        return NotImplemented
-    if not enable_gqa and not query.shape[1] == key.shape[1] == value.shape[1]:
-        return NotImplemented
     same_width = query.shape[-1] == value.shape[-1]
     half = all(item.dtype in _HALVES for item in tensors)
-    if half and attn_mask is None and same_width and query.shape[-1] <= _FLASH_WIDTH:
+    images = all(item.dim() == _FUSED_RANK for item in tensors)
+    grouped = images and not query.shape[1] == key.shape[1] == value.shape[1]
+    if images and half and attn_mask is None and same_width and query.shape[-1] <= _FLASH_WIDTH:
         # Narrow heads are padded to a multiple of 8 in front of the kernel.
         return torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]
-    if grouped or (attn_mask is not None and attn_mask.requires_grad and attn_mask.dim() != 4):
-        return NotImplemented
+    if grouped or not images:
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
     bias = _bias(attn_mask, query, key)
     return torch.ops.aten._scaled_dot_product_efficient_attention(
         query, key, value, bias, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
     )[0]
+
+
+def _as_autocast(item: Any) -> Any:
+    if item is not None and torch.is_autocast_enabled("cpu") and item.dtype == torch.float32:
+        return item.to(torch.get_autocast_dtype("cpu"))
+    return item
 
 
 def _bias(mask: Any, query: Any, key: Any) -> Any:
@@ -159,9 +167,7 @@ def _recurrent(cell: str) -> Callable[..., Any]:
         state = states[0] if cell == "lstm" else states
         hidden, width = weights[1].shape[0] // _GATE_COUNTS[cell], state.shape[-1]
         steps, batch = (1, 0) if batch_first else (0, 1)
-        if torch.is_autocast_enabled("cpu"):
-            half = torch.get_autocast_dtype("cpu")
-            input, weights = input.to(half), [weight.to(half) for weight in weights]
+        input, weights = _as_autocast(input), [_as_autocast(weight) for weight in weights]
         out, last, cells, _ = operators().rnn(
             input,
             list(weights),

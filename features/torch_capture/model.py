@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from predictor.errors import InvalidInput
@@ -62,10 +62,12 @@ class TorchModel:
         args, kwargs = as_call(example_inputs)
         self.call = args, {**kwargs, **(example_kwargs or {})}
         """Positional and keyword arguments of the example call."""
-        self._loss = loss
+        self.loss = loss
         self._number = next(_numbers)
         self._captures: dict[Hashable, Capture] = {}
-        self._lock = Lock()
+        self._export: bytes | None = None
+        # Exporting captures first.
+        self._lock = RLock()
 
     @property
     def key(self) -> Hashable:
@@ -102,7 +104,7 @@ class TorchModel:
                     precision=stored,
                     optimizer=step,
                     batch=batch,
-                    loss=self._loss,
+                    loss=self.loss,
                 )
             return self._captures[key]
 
@@ -118,8 +120,14 @@ class TorchModel:
     ) -> Program:
         """One iteration on one device; `batch` replaces the inputs' first dimension.
 
-        Raises InvalidInput or InvalidGraph when the module cannot be captured, UnsupportedOp with `strict`.
+        A compiler regroups what a module runs op by op: with `Runtime.COMPILED` the program is derived from
+        the module's export, as for a file.
+
+        Raises InvalidInput or InvalidGraph when the module cannot be captured (or exported), UnsupportedOp
+        with `strict`.
         """
+        if runtime is Runtime.COMPILED:
+            return self._compiled(batch, mode, precision, optimizer, strict)
         from predictor.features.torch_capture.program import program_of_capture
 
         return program_of_capture(
@@ -127,7 +135,27 @@ class TorchModel:
             precision=precision,
             optimizer=optimizer,
             training=mode is Mode.TRAIN,
-            runtime=runtime,
+            strict=strict,
+        )
+
+    def _compiled(
+        self, batch: int | None, mode: Mode, precision: Precision, optimizer: Optimizer, strict: bool
+    ) -> Program:
+        from predictor.features.program import build_program
+        from predictor.features.reader import read_graph
+        from predictor.features.torch_capture.fakes import batch_of
+        from predictor.features.torch_capture.onnx_export import export_onnx
+
+        with self._lock:
+            if self._export is None:
+                self._export = export_onnx(self)
+        graph = read_graph(self._export, batch=batch or batch_of(self.call))
+        return build_program(
+            graph,
+            mode=mode,
+            precision=precision,
+            optimizer=optimizer,
+            runtime=Runtime.COMPILED,
             strict=strict,
         )
 

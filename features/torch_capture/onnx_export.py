@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,6 +46,8 @@ def export_onnx(model: TorchModel, *, dynamic_batch: bool = True) -> bytes:
     model.capture(mode=Mode.INFER)
     with FakeTensorMode(allow_non_fake_inputs=True):
         copy = fake_module(model.module, Precision.FP32).eval()
+        if model.loss is not None:
+            copy = _with_loss(copy, model.loss)
         given = fake_inputs(model.call, Precision.FP32, None)
         program = _export(copy, given, dynamic_batch)
     weights = [value for value in program.model.graph.initializers.values() if _is_fake(value.const_value)]
@@ -60,6 +62,20 @@ def export_onnx(model: TorchModel, *, dynamic_batch: bool = True) -> bytes:
                 DROPPED_LOCATION, None, None, tensor.dtype, shape=tensor.shape, name=value.name or ""
             )
     return strip_model(onnx_ir.to_proto(program.model).SerializeToString())
+
+
+def _with_loss(module: Any, loss: Callable[[Any], Any]) -> Any:
+    import torch
+
+    class WithLoss(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return loss(self.module(*args, **kwargs))
+
+    return WithLoss()
 
 
 def _simplify(model: Any) -> None:
@@ -133,8 +149,8 @@ def _export(module: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], dynam
         except Exception as error:
             failure = error
     raise InvalidGraph(
-        f"module {type(module).__name__} runs, but torch cannot export it ({_cause(failure)}); predictions from "
-        "the module itself need no export: `perfcast predict PKG.MOD:FACTORY --example-shape ...`"
+        f"module {type(module).__name__} runs, but torch cannot export it ({_cause(failure)}); predictions "
+        "from the module itself need no export: `perfcast predict PKG.MOD:FACTORY --example-shape ...`"
     ) from failure
 
 

@@ -21,7 +21,7 @@ from predictor.features.work import (
     Program,
 )
 from predictor.registry import Registry
-from predictor.types import Optimizer, Precision, Runtime
+from predictor.types import Optimizer, Precision
 
 
 def program_of_capture(
@@ -30,7 +30,6 @@ def program_of_capture(
     precision: Precision = Precision.FP32,
     optimizer: Optimizer = Optimizer.NONE,
     training: bool,
-    runtime: Runtime = Runtime.EAGER,
     rules: Registry[AtenRule] = ATEN_RULES,
     strict: bool = False,
 ) -> Program:
@@ -182,7 +181,7 @@ def _memory(capture: Capture, works: Sequence[tuple[OpWork, ...]], training: boo
         return [item.size_bytes for item in capture.storages if item.role in roles]
 
     return memory_of_lifetimes(
-        list(_lifetimes(capture, length)),
+        list(_lifetimes(capture, length, training)),
         length=length,
         training=training,
         held=Held(
@@ -197,7 +196,7 @@ def _memory(capture: Capture, works: Sequence[tuple[OpWork, ...]], training: boo
     )
 
 
-def _lifetimes(capture: Capture, length: int) -> Iterator[Lifetime]:
+def _lifetimes(capture: Capture, length: int, training: bool) -> Iterator[Lifetime]:
     """Saved is what outlives the forward pass and is freed in backward; gradients live to the end."""
     for storage in capture.storages:
         end = min(storage.end, length - 1)
@@ -205,7 +204,7 @@ def _lifetimes(capture: Capture, length: int) -> Iterator[Lifetime]:
         if storage.role is Role.GRADIENT:
             yield Lifetime(Line.PARAMETER_GRADIENT, storage.size_bytes, begin, end)
         elif storage.role is Role.ACTIVATION and storage.size_bytes:
-            saved = storage.begin < capture.forward_count <= storage.end
+            saved = training and storage.begin < capture.forward_count <= storage.end
             yield Lifetime(Line.SAVED if saved else Line.TRANSIENT, storage.size_bytes, begin, end)
 
 

@@ -190,7 +190,7 @@ def _unmasked(flops: int, query: Any, key: Any, causal: bool) -> int:
         return flops
     rows, columns = query[-2], key[-2]
     seen = sum(min(row + 1, columns) for row in range(rows))
-    return flops * seen // (rows * columns)
+    return int(flops * seen // (rows * columns))
 
 
 def _exported(module: Any, inputs: tuple[Any, ...]) -> tuple[Program | None, str]:

@@ -67,6 +67,39 @@ def product(view: CallView) -> tuple[OpWork, ...]:
     return (*hidden_copies(view, "MatMul", (left, right)), work)
 
 
+@ATEN_RULES.register("aten", "_grouped_mm")
+def grouped_product(view: CallView) -> tuple[OpWork, ...]:
+    """Rows sorted by group (experts), each group with a matrix of its own; groups taken as equally large.
+
+    (T x k)(G x k x n) multiplies T rows; (m x T)(T x n) sums T rows, into one result per group.
+    """
+    left, right, out = view.tensor("self"), view.tensor("mat2"), view.output
+    groups = next((item.shape[0] for item in (left, right, out) if len(item.shape) == 3), 1)
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    # Of the three extents, the one that the groups share out.
+    if len(out.shape) == 3:
+        shape = Contraction(groups, m, n, -(-k // groups))
+    elif len(left.shape) == 2:
+        shape = Contraction(groups, -(-m // groups), n, k)
+    else:
+        shape = Contraction(groups, m, -(-n // groups), k)
+    return (
+        OpWork(
+            family=Family.BATCHED_MATMUL,
+            kind="bmm",
+            phase=view.call.phase,
+            compute=_compute(view, left, right),
+            shape=shape,
+            element_bits=element_bits([left.value, right.value, out.value]),
+            matrix_flops=2 * m * k * n,
+            vector_flops=0,
+            read_bytes=stored_bytes((left, right)),
+            write_bytes=stored_bytes((out,)),
+            parameter_bytes=stored_bytes([item for item in (left, right) if item.is_weight]),
+        ),
+    )
+
+
 def _contraction(left: Tensor, right: Tensor) -> Contraction:
     batch = left.shape[0] if len(left.shape) == 3 else 1
     m = left.shape[-2] if len(left.shape) > 1 else 1

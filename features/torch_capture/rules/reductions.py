@@ -39,6 +39,8 @@ _REDUCTIONS = {
     "std_mean": ("var", 4),
     "median": ("median", 8),
     "count_nonzero": ("sum", 1),
+    "histc": ("sum", 2),
+    "bincount": ("sum", 2),
 }
 
 
