@@ -100,7 +100,7 @@ def _square_flops(work: OpWork) -> int:
 
 
 def config_suite(folder: Path = FOLDER) -> tuple[list[EvaluationRow], list[Table]]:
-    """Rows and table of all configurations, for `perfcast evaluate`. Raises InvalidData without a checkout."""
+    """Rows and table of all configurations. Raises InvalidData where there is no checkout."""
     found = [compare(folder, reference) for reference in read_references(folder)]
     return config_rows(found), [config_table(found)]
 
