@@ -82,9 +82,16 @@ class RemotePredictor:
             attempts: how often a call that finds no server is made, with growing pauses.
             token: bearer token of the server.
             root_certificate: PEM of the authority behind the server's certificate; None speaks plain text.
+
+        Raises InvalidRequest: a deadline, count or address outside its domain.
         """
         if not timeout_s > 0:
             raise InvalidRequest(f"timeout_s is {timeout_s}; expected seconds above 0", field="timeout_s")
+        if address.startswith(("http://", "https://", "grpc://")) or not address.strip():
+            raise InvalidRequest(
+                f"address is {address!r}; expected HOST:PORT without a scheme, e.g. localhost:50051",
+                field="address",
+            )
         if attempts < 1:
             raise InvalidRequest(f"attempts is {attempts}; expected at least 1", field="attempts")
         self._arguments: dict[str, Any] = {

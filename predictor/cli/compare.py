@@ -13,8 +13,12 @@ from predictor.cli.options import Output
 
 def compare(
     model: opt.Model,
-    device: Annotated[list[str], typer.Option("--device", "-d", help="Repeat for several devices.")],
-    batch: Annotated[list[int], typer.Option("--batch", "-b", help="Repeat for several batches.")] = [],  # noqa: B006
+    device: Annotated[
+        list[str], typer.Option("--device", "-d", metavar="NAME|FILE", help="Repeat for several devices.")
+    ],
+    batch: Annotated[
+        list[int], typer.Option("--batch", "-b", metavar="N", help="Repeat for several batches.")
+    ] = [],  # noqa: B006
     precision: Annotated[
         list[str], typer.Option("--precision", metavar="fp32|tf32|fp16|bf16|amp", help="Repeat for several.")
     ] = ["fp32"],  # noqa: B006 - typer copies it

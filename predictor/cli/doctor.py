@@ -23,7 +23,7 @@ _ALTERNATIVES = {"xgboost": ("xgboost-cpu",)}
 
 
 def doctor() -> None:
-    """Check Python, packages, the bundle, a prediction and the data folder."""
+    """Check this installation: packages, bundle, a prediction."""
     failures = 0
     for ok, what, found in _checks():
         mark = {True: "ok  ", False: "FAIL", None: "-   "}[ok]
@@ -73,8 +73,9 @@ def _attempt(what: str, check: Callable[[], str]) -> tuple[bool, str, str]:
 
 def _load_bundle() -> str:
     from predictor.api import Predictor
+    from predictor.cli.text import short_id
 
-    return Predictor.load().bundle_id
+    return short_id(Predictor.load().bundle_id)
 
 
 def _predict() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from predictor.features.graph import Graph
     from predictor.features.work import Program
 
-app = typer.Typer(help="Check, show, strip and make ONNX files.", no_args_is_help=True)
+app = typer.Typer(help="Check, show and strip ONNX files, or make them.", no_args_is_help=True)
 app.command("from-config")(from_config.from_config)
 app.command("from-torch")(from_torch.from_torch)
 
@@ -85,13 +86,20 @@ def check(
 @app.command("strip")
 def strip(
     model: opt.Model,
-    target: Annotated[Path, typer.Argument(metavar="TARGET.onnx", help="File to write.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET.onnx", help="File to write; - writes standard output.")
+    ],
 ) -> None:
     """Write the model without its weights; predictions stay the same."""
-    from predictor.features.strip import write_stripped
+    from predictor.features.strip import strip_model, write_stripped
     from predictor.units import format_bytes
 
+    if target == "-" and sys.stdout.isatty():
+        raise typer.BadParameter("standard output is a terminal: give a file", param_hint="TARGET.onnx")
     source = opt.read_model(model)
+    if target == "-":
+        sys.stdout.buffer.write(strip_model(source))
+        return
     before = len(source) if isinstance(source, bytes) else _size(source)
     after = write_stripped(source, target)
     typer.echo(f"{target}: {format_bytes(after)}, was {format_bytes(before)}", err=True)

@@ -55,6 +55,8 @@ app = typer.Typer(
     name="perfcast",
     cls=_Group,
     help="Predicts iteration time, memory and energy of deep-learning jobs before they run.",
+    epilog="Exit codes: 0 answered, 1 a bug, 2 usage, 3 invalid input, 4 does not fit (--require-feasible), "
+    "5 op without a rule (--strict), 6 no server, 7 accuracy gate, 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -37,30 +37,64 @@ Source: TypeAlias = Annotated[
     ),
 ]
 Device: TypeAlias = Annotated[
-    str, typer.Option("--device", "-d", help="Catalogue id or alias, or a TOML file.")
+    str, typer.Option("--device", "-d", metavar="NAME|FILE", help="Catalogue id or alias, or a TOML file.")
 ]
 Batch: TypeAlias = Annotated[
     int | None,
-    typer.Option("--batch", "-b", help="Samples per iteration over all devices.", rich_help_panel=_JOB),
+    typer.Option(
+        "--batch",
+        "-b",
+        metavar="N",
+        help="Samples per iteration over all devices; default: the file's, or 1.",
+        rich_help_panel=_JOB,
+    ),
 ]
-ModeOption: TypeAlias = Annotated[str, typer.Option("--mode", metavar="train|infer", rich_help_panel=_JOB)]
+ModeOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--mode", metavar="train|infer", help="With or without backward and step.", rich_help_panel=_JOB
+    ),
+]
 PrecisionOption: TypeAlias = Annotated[
-    str, typer.Option("--precision", metavar="fp32|tf32|fp16|bf16|amp", rich_help_panel=_JOB)
+    str,
+    typer.Option(
+        "--precision",
+        metavar="fp32|tf32|fp16|bf16|amp",
+        help="Of the whole job; amp is torch's autocast to fp16.",
+        rich_help_panel=_JOB,
+    ),
 ]
 OptimizerOption: TypeAlias = Annotated[
-    str, typer.Option("--optimizer", metavar="none|sgd|momentum|adam|adamw", rich_help_panel=_JOB)
+    str,
+    typer.Option(
+        "--optimizer",
+        metavar="none|sgd|momentum|adam|adamw",
+        help="Matters with --mode train.",
+        rich_help_panel=_JOB,
+    ),
 ]
 RuntimeOption: TypeAlias = Annotated[
-    str, typer.Option("--runtime", metavar="eager|compiled", rich_help_panel=_JOB)
+    str,
+    typer.Option(
+        "--runtime",
+        metavar="eager|compiled",
+        help="Op by op, or fused as torch.compile does.",
+        rich_help_panel=_JOB,
+    ),
 ]
 Dims: TypeAlias = Annotated[
     list[str],
-    typer.Option("--dim", metavar="NAME=N", help="Number for a symbolic dimension.", rich_help_panel=_JOB),
+    typer.Option(
+        "--dim", metavar="NAME=N", help="Number for a symbolic dimension; repeatable.", rich_help_panel=_JOB
+    ),
 ]
 InputShapes: TypeAlias = Annotated[
     list[str],
     typer.Option(
-        "--input-shape", metavar="NAME=1x3x224x224", help="Full shape of an input.", rich_help_panel=_JOB
+        "--input-shape",
+        metavar="NAME=1x3x224x224",
+        help="Full shape of an input; repeatable.",
+        rich_help_panel=_JOB,
     ),
 ]
 ClusterOption: TypeAlias = Annotated[
@@ -74,10 +108,10 @@ DataParallel: TypeAlias = Annotated[
 ]
 PowerLimit: TypeAlias = Annotated[
     float | None,
-    typer.Option("--power-limit", metavar="W", help="Power cap per device.", rich_help_panel=_JOB),
+    typer.Option("--power-limit", metavar="W", help="Power cap per device, watts.", rich_help_panel=_JOB),
 ]
 Strict: TypeAlias = Annotated[
-    bool, typer.Option("--strict", help="Exit 5 instead of falling back.", rich_help_panel=_JOB)
+    bool, typer.Option("--strict", help="Exit 5 when an op has no rule.", rich_help_panel=_JOB)
 ]
 RequireFeasible: TypeAlias = Annotated[
     bool, typer.Option("--require-feasible", help="Exit 4 when it does not fit in memory.")
@@ -101,7 +135,11 @@ ServerOption: TypeAlias = Annotated[
 TokenOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--token", envvar="PERFCAST_TOKEN", help="The server's bearer token.", rich_help_panel=_WHERE
+        "--token",
+        metavar="TEXT",
+        envvar="PERFCAST_TOKEN",
+        help="The server's bearer token.",
+        rich_help_panel=_WHERE,
     ),
 ]
 TlsOption: TypeAlias = Annotated[
@@ -116,7 +154,9 @@ TlsOption: TypeAlias = Annotated[
 ]
 TimeoutOption: TypeAlias = Annotated[
     float,
-    typer.Option("--timeout", metavar="S", help="Deadline of a server's answer.", rich_help_panel=_WHERE),
+    typer.Option(
+        "--timeout", metavar="S", help="Deadline of a server's answer, seconds.", rich_help_panel=_WHERE
+    ),
 ]
 OutputOption: TypeAlias = Annotated[
     Output, typer.Option("--output", "-o", help="What standard output holds.")
@@ -156,7 +196,28 @@ def _read_pem(path: Path) -> bytes:
 
 def read_model(model: str) -> str | bytes:
     """The path as it is, or the bytes of standard input for `-`."""
-    return sys.stdin.buffer.read() if model == "-" else model
+    if model == "-":
+        return _read_pipe(sys.stdin.buffer, "standard input")
+    if model.startswith(_OPEN_PIPES) and Path(model).is_fifo():
+        # A shell's <(zcat model.onnx.gz): readable once, so its bytes are the model.
+        with open(model, "rb") as pipe:
+            return _read_pipe(pipe, model)
+    return model
+
+
+# Paths of pipes that are open already; opening any other pipe may wait for ever.
+_OPEN_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+# No protobuf message is larger.
+_PIPE_LIMIT_BYTES = 2**31
+
+
+def _read_pipe(pipe: IO[bytes], name: str) -> bytes:
+    from predictor.errors import InvalidGraph
+
+    data = pipe.read(_PIPE_LIMIT_BYTES + 1)
+    if len(data) > _PIPE_LIMIT_BYTES:
+        raise InvalidGraph(f"{name} holds more than 2 GiB, which no ONNX model does; give the model's file")
+    return data
 
 
 def read_source(model: str, example_shapes: Sequence[str]) -> GraphSource:

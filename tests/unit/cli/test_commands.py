@@ -267,6 +267,32 @@ def test_graph_strip_keeps_the_answer(model: str, tmp_path: Path) -> None:
     assert answers[0] == answers[1]
 
 
+def test_graph_strip_in_a_pipe(model: str) -> None:
+    """A dash is standard output, not a file of that name."""
+    piped = run("graph", "strip", "-", "-", stdin=Path(model).read_bytes())
+    assert (piped.exit_code, piped.stderr) == (0, "")
+    assert not Path("-").exists()
+    answers = [
+        run("predict", "-", *A100, "--output", "json", stdin=data).stdout
+        for data in (Path(model).read_bytes(), piped.stdout_bytes)
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("address", ["http://localhost:50051", "grpc://a:1", " "])
+def test_an_address_with_a_scheme_says_what_is_expected(address: str, model: str) -> None:
+    result = run("predict", model, *A100, "--server", address)
+    assert result.exit_code == 3
+    assert "HOST:PORT" in error_line(result)
+
+
+def test_help_tells_the_exit_codes() -> None:
+    text = run("--help").output
+    assert "Exit codes" in text
+    for code in ("2 usage", "3 invalid input", "4 does", "5 op", "6 no server"):
+        assert code in " ".join(text.split())
+
+
 def test_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     healthy = run("doctor")
     assert healthy.exit_code == 0, healthy.stdout
