@@ -9,7 +9,7 @@ from pathlib import Path
 
 from predictor.api import Predictor
 from predictor.errors import AccuracyGateFailed, InvalidData, UnknownName
-from predictor.evaluation import energy, memory, neusight, onnx_node_tests
+from predictor.evaluation import configs, energy, memory, neusight, onnx_node_tests
 from predictor.evaluation.report import Table, cells_table, write_report
 from predictor.evaluation.rows import EvaluationRow
 from predictor.models.bundle import Bundle
@@ -109,7 +109,11 @@ def _energy(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
 def _graphs(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
     cases = onnx_node_tests.read_cases()
     checked = [onnx_node_tests.check_case(case) for case in cases]
-    return onnx_node_tests.node_test_rows(checked), onnx_node_tests.node_test_tables(checked)
+    rows, tables = configs.config_suite()
+    return (
+        [*onnx_node_tests.node_test_rows(checked), *rows],
+        [*onnx_node_tests.node_test_tables(checked), *tables],
+    )
 
 
 def _corpus(options: Options, progress: Progress) -> Path:
