@@ -55,4 +55,4 @@ def test_suites_are_accepted_apart(record: Path) -> None:
 def test_an_unknown_suite_is_named() -> None:
     with pytest.raises(UnknownName, match="neusight"):
         evaluate("neusigth")
-    assert set(SUITES) == {"neusight", "memory", "energy"}
+    assert set(SUITES) == {"neusight", "memory", "energy", "graphs"}
