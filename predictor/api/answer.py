@@ -122,8 +122,8 @@ def _extrapolations(
         if time.unmeasured_fraction > time.out_of_range_fraction / 2:
             why = f"never measured on {device.id} in {request.precision}, but carried over from other devices"
         else:
-            why = "in shapes beyond those measured"
-        message = f"time: {_percent(time.out_of_range_fraction)} is in ops {why}; decide by the interval"
+            why = "of shapes beyond those measured"
+        message = f"time: {_percent(time.out_of_range_fraction)} goes to ops {why}; decide by the interval"
         found.append(Notice("TIME_OUT_OF_RANGE", message))
     if memory.out_of_range and request.mode is Mode.INFER:
         message = (
