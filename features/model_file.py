@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
@@ -40,9 +41,11 @@ def load_model(source: ModelSource) -> ModelProto:
     path = Path(source)
     label = repr(os.fspath(source))
     try:
-        if path.is_dir():
-            raise InvalidGraph(f"{label} is a directory; expected an .onnx file", path=path)
-        if path.stat().st_size <= _PARSE_DIRECTLY_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            # Reading a pipe may wait for ever, and /dev/zero never ends.
+            raise InvalidGraph(f"{label} is {_special(status.st_mode)}; expected an .onnx file", path=path)
+        if status.st_size <= _PARSE_DIRECTLY_BYTES:
             return parse_model(path.read_bytes(), label)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
             return parse_model(view, label)
@@ -51,6 +54,12 @@ def load_model(source: ModelSource) -> ModelProto:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidGraph(f"{label} cannot be read: {reason}", path=path) from None
+
+
+def _special(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    return "a pipe (give its bytes, or - for standard input)" if stat.S_ISFIFO(mode) else "a device or socket"
 
 
 def parse_model(data: bytes | mmap.mmap, label: str) -> ModelProto:

@@ -159,8 +159,8 @@ def _convolution_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[Fl
             (
                 prod(shape.kernel),
                 np.log2(prod(shape.strides)),
-                np.log2(shape.samples),
-                np.log2(shape.in_channels),
+                np.log2(max(1, shape.samples)),
+                np.log2(max(1, shape.in_channels)),
                 np.log2(max(1, prod(shape.out_spatial))),
                 _PASSES.index(shape.pass_name),
             )

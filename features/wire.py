@@ -83,6 +83,8 @@ def _fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int,
         field_start = position
         tag, position = _read_varint(data, position, end)
         wire_type = tag & 7
+        if tag < 8:
+            raise WireError(f"field number 0 at byte {field_start}")
         if wire_type == 0:
             body = position
             _, position = _read_varint(data, position, end)

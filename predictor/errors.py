@@ -75,7 +75,7 @@ class InvalidPlan(InvalidInput):
     reason = "PLAN_INVALID"
 
 
-_LISTED = 12
+_LISTED, _SHOWN = 12, 80
 
 
 def _nearest(name: str, candidates: list[str]) -> list[str]:
@@ -105,7 +105,8 @@ class UnknownName(InvalidInput):
     @classmethod
     def among(cls, kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownName:
         """The error for `name`, with up to three near names out of `known` and a closing hint."""
-        candidates = sorted(known)
+        candidates = sorted(set(known))
+        name = name if len(name) <= _SHOWN else f"{name[: _SHOWN - 1]}…"
         near = _nearest(name, candidates)
         more = f" and {len(candidates) - _LISTED} more" if len(candidates) > _LISTED else ""
         expected = (

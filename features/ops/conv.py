@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from predictor.errors import InvalidGraph
 from predictor.features.dtype import Compute
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView, element_bits
@@ -25,9 +26,16 @@ WEIGHT_GRADIENT = "weight_gradient"
 
 def geometry(op: OpView, data: Value, weight: Value, out: Value) -> Convolution:
     """Shape facts of the forward convolution."""
-    transposed = op.op_type == "ConvTranspose"
+    transposed = op.op_type.startswith("ConvTranspose")
     groups = op.integer("group", 1)
     rank = len(data.shape) - 2
+    # ONNX's shape inference looks at the spatial sizes only.
+    wanted = weight.shape[0] if transposed else weight.shape[1] * groups
+    if groups < 1 or wanted != data.shape[1] or out.shape[1] % groups:
+        raise InvalidGraph(
+            f"{op.op_type}: a weight of shape {weight.shape} in {groups} groups does not take data of shape "
+            f"{data.shape}, {data.shape[1]} channels"
+        )
     return Convolution(
         samples=data.shape[0],
         in_channels=data.shape[1],

@@ -96,5 +96,6 @@ def _breakdown(
     whole = max(iteration_s, fsum(needs.values()))
     parts = {"static": static_w * iteration_s * devices}
     parts |= {name: dynamic_j * need / whole for name, need in needs.items()}
-    parts["overhead"] = power_w * iteration_s * devices - fsum(parts.values())
+    # Rounding may leave a little less than nothing.
+    parts["overhead"] = max(0.0, power_w * iteration_s * devices - fsum(parts.values()))
     return parts

@@ -10,7 +10,7 @@ from typing import Any
 from predictor.errors import InvalidInput
 from predictor.hardware import toml_fields as check
 from predictor.hardware.spec import ClusterSpec, LinkSpec
-from predictor.hardware.toml_fields import Field, check_table, read_toml
+from predictor.hardware.toml_fields import Field, check_table, read_toml, tables_of
 from predictor.units import GIGA
 
 _LINK_FIELDS = (
@@ -64,7 +64,7 @@ def load_cluster_file(path: str | Path) -> ClusterSpec:
 def parse_cluster_file(path: Path) -> tuple[NamedCluster, ...]:
     """All clusters of a file: one at the top level, or several as `[[cluster]]`. Raises InvalidInput."""
     content = read_toml(path)
-    tables = content.get("cluster", [content])
+    tables = tables_of(content, "cluster", path) if "cluster" in content else (content,)
     return tuple(_cluster(table, path) for table in tables)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from predictor.errors import InvalidInput
 from predictor.hardware import toml_fields as check
 from predictor.hardware.spec import DeviceKind, DeviceSpec
-from predictor.hardware.toml_fields import Field, check_table, read_toml
+from predictor.hardware.toml_fields import Field, check_table, read_toml, shared_table, tables_of
 from predictor.units import GIB, GIGA, MEGA, MIB, TERA
 
 COMPUTE_TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
@@ -34,7 +34,7 @@ FIELDS = (
     Field("l2_mib", check.number("MiB", 1e-3, 1e5)),
     Field("reported_memory_mib", check.number("MiB as nvidia-smi reports it", 1, 1e8)),
     Field("idle_w", check.number("W", 1e-3, 1e5)),
-    Field("year", check.number("years", 1990, 2100)),
+    Field("year", check.year),
     Field("form_factor", check.optional_text),
     Field("pcie_generation", check.number("PCIe generations", 1, 8)),
     Field("link_kind", check.text),
@@ -75,8 +75,9 @@ def parse_device_file(path: Path) -> tuple[DeviceSpec, ...]:
             file=path,
             key=unknown[0],
         )
-    defaults, documents = content.get("defaults", {}), content.get("documents", {})
-    return tuple(_device(defaults | table, documents, path) for table in content["device"])
+    defaults, documents = (shared_table(content, key, path) for key in ("defaults", "documents"))
+    tables = tables_of(content, "device", path)
+    return tuple(_device({**defaults, **table}, documents, path) for table in tables)
 
 
 def _device(table: Mapping[str, Any], documents: Mapping[str, str], path: Path) -> DeviceSpec:
@@ -85,6 +86,13 @@ def _device(table: Mapping[str, Any], documents: Mapping[str, str], path: Path) 
     # Without an entry of its own the matrix path of FP32 is the vector pipeline (NVIDIA with TF32 off).
     matrix = {"fp32": vector} | {name: rate * TERA for name, rate in table.get("matrix_tflops", {}).items()}
     name, vendor = table.get("name", table["id"]), table.get("vendor", "")
+    if table.get("idle_w", 0) >= table["tdp_w"]:
+        raise InvalidInput(
+            f"{path}: device {table['id']}: key 'idle_w' is {table['idle_w']}; expected less than tdp_w, "
+            f"{table['tdp_w']}; correct one of them",
+            file=path,
+            key="idle_w",
+        )
     recalled = f"recalled, not re-read: {vendor} data sheet of {name}"
     return DeviceSpec(
         id=table["id"],

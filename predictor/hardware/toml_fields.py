@@ -33,17 +33,41 @@ def read_toml(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors on Windows begin a file with a byte order mark.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InvalidInput(
             f"{path}: cannot be read ({error.strerror}); expected a TOML file; check the path", file=path
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # Beside TOML's own errors: no UTF-8, numbers of thousands of digits, tables thousands deep.
         raise InvalidInput(
             f"{path}: not TOML ({error}); expected lines such as `memory_gib = 80`; "
             "see docs/how-to/add-a-device.md",
             file=path,
         ) from None
+
+
+def tables_of(content: Table, key: str, path: Path) -> tuple[Table, ...]:
+    """The `[[key]]` tables of a file. Raises InvalidInput when they are something else."""
+    tables = content[key]
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InvalidInput(
+            f"{path}: key {key!r} is {tables!r}; expected tables, each under a line [[{key}]]",
+            file=path,
+            key=key,
+        )
+    return tuple(tables)
+
+
+def shared_table(content: Table, key: str, path: Path) -> Table:
+    """The `[key]` table of a file, empty if absent. Raises InvalidInput when it is something else."""
+    table = content.get(key, {})
+    if not isinstance(table, dict):
+        raise InvalidInput(
+            f"{path}: key {key!r} is {table!r}; expected a table under a line [{key}]", file=path, key=key
+        )
+    return table
 
 
 def check_table(table: Table, fields: Iterable[Field], where: str, path: Path | str) -> None:
@@ -116,6 +140,12 @@ def count(unit: str, high: int) -> Callable[[Any], str | None]:
     return lambda value: (
         None if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= high else expected
     )
+
+
+def year(value: Any) -> str | None:
+    """A year that has devices."""
+    good = isinstance(value, int) and not isinstance(value, bool) and 1990 <= value <= 2100
+    return None if good else "a year from 1990 to 2100"
 
 
 def number_table(unit: str, keys: Iterable[str], low: float, high: float) -> Callable[[Any], str | None]:

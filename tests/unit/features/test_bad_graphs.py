@@ -11,7 +11,9 @@ from onnx import FunctionProto, ModelProto, TensorProto, helper
 from predictor.errors import InvalidGraph
 from predictor.features.builder import GraphBuilder
 from predictor.features.model_file import DEPTH_LIMIT, NODE_LIMIT
+from predictor.features.program import build_program
 from predictor.features.reader import read_graph
+from predictor.types import Mode, Optimizer, Precision, Runtime
 
 FLOAT = TensorProto.FLOAT
 
@@ -259,3 +261,29 @@ def test_names_that_are_no_text() -> None:
     at = bytes(data).index(b"relu")
     data[at] = 0xFF
     fails(bytes(data), "UTF-8")
+
+
+@pytest.mark.parametrize("groups", [1, 0, -1, 2, 7])
+def test_convolutions_whose_channels_do_not_fit(groups: int) -> None:
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="mixed", group=groups)
+    model = helper.make_model(
+        helper.make_graph(
+            [node],
+            "g",
+            [
+                helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5, 8, 8]),
+                helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 3, 3, 3]),
+            ],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 6, 6])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+    )
+    graph = read_graph(model.SerializeToString())
+    with pytest.raises(InvalidGraph, match=r"'mixed'.*(5 channels|cannot price)"):
+        build_program(
+            graph,
+            mode=Mode.INFER,
+            precision=Precision.FP32,
+            optimizer=Optimizer.NONE,
+            runtime=Runtime.EAGER,
+        )

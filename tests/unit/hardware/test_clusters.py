@@ -117,3 +117,24 @@ def test_default_links_of_a_card_without_its_own_link() -> None:
 def test_default_cluster_of_nothing() -> None:
     with pytest.raises(InvalidInput):
         default_cluster(find_device("t4"), 0)
+
+
+@pytest.mark.parametrize("text", ["cluster = 3", "cluster = [3]", "cluster = 'x'"])
+def test_cluster_files_of_another_structure_are_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=r"mine.toml: key 'cluster' .* under a line \[\[cluster\]\]"):
+        load_cluster_file(path)
+
+
+def test_an_unknown_cluster_lists_each_known_one_once() -> None:
+    with pytest.raises(UnknownName) as caught:
+        find_cluster("")
+    listed = caught.value.message.split("known: ")[1].split(" and ")[0].split(", ")
+    assert len(listed) == len(set(listed)) == 12
+
+
+def test_a_long_name_is_cut() -> None:
+    with pytest.raises(UnknownName) as caught:
+        find_cluster("x" * 100_000)
+    assert len(caught.value.message) < 1000

@@ -141,3 +141,43 @@ def test_unknown_key_beside_the_tables(tmp_path: Path) -> None:
     path.write_text('vendor = "Acme"\n[[device]]\n' + write(tmp_path / "one.toml").read_text())
     with pytest.raises(InvalidInput, match="'vendor' is unknown beside"):
         parse_device_file(path)
+
+
+GOOD = """
+id = "card"
+memory_gib = 48
+memory_gb_per_s = 864
+core_count = 142
+clock_mhz = 2520
+vector_tflops = 91.6
+tdp_w = 350
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("device = 3", r"expected tables, each under a line \[\[device\]\]"),
+        ("device = [1, 2]", r"expected tables, each under a line \[\[device\]\]"),
+        ("device = 'x'", r"expected tables, each under a line \[\[device\]\]"),
+        ("defaults = 3\n[[device]]" + GOOD, r"expected a table under a line \[defaults\]"),
+        ("documents = 3\n[[device]]" + GOOD, r"expected a table under a line \[documents\]"),
+        ("a = " + "[" * 5000 + "]" * 5000, "not TOML"),
+        ("id = " + "9" * 5000, "not TOML"),
+        (GOOD + "year = 2024.5", "expected a year"),
+        (GOOD + "idle_w = 350", "expected less than tdp_w, 350"),
+    ],
+    ids=range(9),
+)
+def test_files_of_another_structure_are_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "card.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=words) as caught:
+        load_device_file(path)
+    assert caught.value.metadata["file"] == str(path)
+
+
+def test_a_byte_order_mark_is_fine(tmp_path: Path) -> None:
+    path = tmp_path / "card.toml"
+    path.write_text(GOOD, encoding="utf-8-sig")
+    assert load_device_file(path).id == "card"
