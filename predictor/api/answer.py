@@ -8,7 +8,7 @@ from predictor.compose.time import ProgramCosts, TimeCost, compose_time
 from predictor.features.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import MemoryModel
-from predictor.models.power import PowerModel
+from predictor.models.power import PowerModel, limit_w
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Notice, Prediction
 from predictor.units import format_bytes
@@ -101,6 +101,15 @@ def _notices(
         fields = ", ".join(device.estimated_fields)
         found.append(
             Notice("DEVICE_ESTIMATED", f"{device.id}: no document states {fields}; estimated by a rule")
+        )
+    limit = limit_w(device, request.power_limit_w)
+    if request.power_limit_w is not None and limit != request.power_limit_w:
+        why = "its default limit" if request.power_limit_w > limit else "no less keeps it running"
+        found.append(
+            Notice(
+                "POWER_LIMIT_CHANGED",
+                f"a power limit of {request.power_limit_w:g} W counts as {limit:.3g} W on {device.id}: {why}",
+            )
         )
     if cluster is not None and request.cluster is None:
         found.append(

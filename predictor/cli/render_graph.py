@@ -56,9 +56,11 @@ def graph_view(graph: Graph, program: Program, model: str) -> RenderableType:
 
 def coverage_view(known: Mapping[str, int], unknown: Mapping[str, int], model: str) -> RenderableType:
     """Ops with a rule and ops without."""
+    count = sum(unknown.values())
     verdict = (
         Text(
-            f"{sum(unknown.values())} ops have no rule and would be priced by the bytes they move",
+            f"{count} {'op has' if count == 1 else 'ops have'} no rule: priced by the bytes moved, see "
+            "docs/how-to/add-an-op.md",
             "bold yellow",
         )
         if unknown

@@ -53,3 +53,16 @@ def test_an_assumed_cluster_names_the_flag(predictor: Predictor) -> None:
     notice = _notice(predictor, "CLUSTER_ASSUMED", KNOWN, batch=32, plan=Plan(dp=2))
     assert notice is not None
     assert "--cluster" in notice.message
+
+
+@pytest.mark.parametrize(
+    ("asked_w", "told"), [(5.0, "no less"), (400.0, "default limit"), (150.0, None), (None, None)]
+)
+def test_a_power_limit_that_the_board_cannot_hold_is_not_changed_in_silence(
+    predictor: Predictor, asked_w: float | None, told: str | None
+) -> None:
+    notice = _notice(predictor, "POWER_LIMIT_CHANGED", KNOWN, batch=32, power_limit_w=asked_w)
+    assert (notice is None) == (told is None)
+    if notice is not None and told is not None:
+        assert told in notice.message
+        assert f"{asked_w:g} W counts as" in notice.message
