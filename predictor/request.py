@@ -32,7 +32,8 @@ class PredictionRequest:
         device: catalogue id or alias, or a DeviceSpec.
         batch: samples per iteration over all devices (the global batch); None keeps the file's own, or 1
         where symbolic.
-        dims: numbers for symbolic dimensions by name.
+        dims: numbers for symbolic dimensions by name, and what depends on data (predictor.features.hints):
+        `NODE.out.0`, `NODE.trip_count`, `NODE.then_branch`, `INPUT.length`, `INPUT[0]`.
         input_shapes: full shapes by input name; they override `batch` and `dims`.
         cluster: catalogue id or ClusterSpec; needed for more devices than one node holds.
         power_limit_w: software power cap per device; None is the device's default limit.
@@ -99,6 +100,10 @@ def _dims(dims: Mapping[Any, Any]) -> dict[str, int]:
     for symbol, number in dims.items():
         if not isinstance(symbol, str):
             raise InvalidRequest(f"dims: {symbol!r} is no name of a dimension; expected text", field="dims")
+        if symbol.endswith("]") and isinstance(number, int) and not isinstance(number, bool):
+            # An element of an integer input (`axes[0]`) may be any number.
+            found[symbol] = number
+            continue
         found[symbol] = whole_number(number, f"dim {symbol}", f"dims.{symbol}", "a positive number")
     return found
 

@@ -83,6 +83,14 @@ def layer_norm(op: OpView) -> tuple[OpWork, ...]:
     return rule(op)
 
 
+@BACKWARD_RULES.register(_MS, "LayerNormalization")
+def layer_norm_backward(op: OpView) -> Backward:
+    """As the standard one."""
+    rule = BACKWARD_RULES.get("", "LayerNormalization", 17)
+    assert rule is not None
+    return rule(op)
+
+
 @BACKWARD_RULES.register(_MS, "SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 def skip_norm_backward(op: OpView) -> Backward:
     """Sums for scale and shift, then one gradient that both the input and the skip take."""

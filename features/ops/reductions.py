@@ -114,6 +114,22 @@ def running(op: OpView) -> tuple[OpWork, ...]:
     return (row_work(op, Family.REDUCTION, "scan", rows, 1, reads=(data,), writes=(op.output(),)),)
 
 
+@BACKWARD_RULES.register("", "CumProd")
+def running_product_backward(op: OpView) -> Backward:
+    """The sum from behind of gradient times result, over the input."""
+    data, out = op.input(0), op.output()
+    product = Value("product", out.shape, out.dtype)
+    flip = copy(op, "flip", reads=(product,), writes=(product,), phase=Phase.BACKWARD)
+    works = (
+        pointwise(op, "mul", 1, reads=(gradient_of(out), out), writes=(product,), phase=Phase.BACKWARD),
+        flip,
+        running(op)[0].in_phase(Phase.BACKWARD),
+        flip,
+        pointwise(op, "div", 1, reads=(product, data), writes=(data,), phase=Phase.BACKWARD),
+    )
+    return Backward(works, (data.name, out.name))
+
+
 @BACKWARD_RULES.register("", "CumSum")
 def running_backward(op: OpView) -> Backward:
     """Flip, scan, flip."""

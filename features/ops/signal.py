@@ -6,10 +6,10 @@ from math import log2, prod
 
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView
-from predictor.features.ops.conv import convolve, geometry
-from predictor.features.ops.parts import row_work, work
+from predictor.features.ops.conv import DATA_GRADIENT, WEIGHT_GRADIENT, convolve, geometry
+from predictor.features.ops.parts import gradient_of, row_work, work
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Elements, Family, OpWork, Phase, Rows
+from predictor.features.work import Convolution, Elements, Family, OpWork, Phase, Rows
 
 
 def _fft_flops(length: int) -> int:
@@ -73,3 +73,52 @@ def deformable_convolution(op: OpView) -> tuple[OpWork, ...]:
     )
     shape = geometry(op, data, weight, out)
     return sample, convolve(op, shape, op.matrix_compute(0, 1), (columns, weight), out)
+
+
+@BACKWARD_RULES.register("", "Det")
+def determinant_backward(op: OpView) -> Backward:
+    """det(A) times the transposed inverse: a solution for every unit vector, 2 n^3."""
+    data, out = op.input(0), op.output()
+    n = data.shape[-1]
+    rows = Rows(data.elements // max(1, n * n), n * n)
+    reads = (gradient_of(out), data, out)
+    item = row_work(
+        op, Family.REDUCTION, "lu", rows, 2 * n, reads=reads, writes=(data,), phase=Phase.BACKWARD
+    )
+    return Backward((item,), (data.name, out.name))
+
+
+@BACKWARD_RULES.register("", "DeformConv")
+def deformable_convolution_backward(op: OpView) -> Backward:
+    """The product's two gradients, then the samples': scattered to the data, summed for offsets and mask.
+
+    The samples are made again for the weight's gradient.
+    """
+    sample, product = deformable_convolution(op)
+    data, weight, out = op.input(0), op.input(1), op.output()
+    shape = product.shape
+    assert isinstance(shape, Convolution)
+    assert isinstance(sample.shape, Elements)
+    columns = Value("columns", (sample.shape.count,), data.dtype)
+    works: list[OpWork] = []
+    if op.wants_gradient(1):
+        works.append(sample.in_phase(Phase.BACKWARD))
+        works.append(convolve(op, shape, product.compute, (out, columns), weight, WEIGHT_GRADIENT))
+    places = [op.input(index) for index in (0, 2, 4) if op.wants_gradient(index)]
+    if places:
+        works.append(convolve(op, shape, product.compute, (out, weight), columns, DATA_GRADIENT))
+        reads = [value for value in (columns, data, op.input(2), op.optional(4)) if value is not None]
+        works.append(
+            work(
+                op,
+                Family.GATHER,
+                "grid_sample",
+                Elements(columns.elements),
+                reads=reads,
+                writes=[gradient_of(value) for value in places],
+                flops=16 * columns.elements,
+                phase=Phase.BACKWARD,
+                launches=2,
+            )
+        )
+    return Backward(tuple(works), tuple(value.name for value in op.present_inputs))

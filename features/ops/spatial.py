@@ -6,7 +6,7 @@ from predictor.features.graph import Value
 from predictor.features.op_view import OpView
 from predictor.features.ops.parts import gradient_of, pointwise, work
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Elements, Family, OpWork, Phase
+from predictor.features.work import Elements, Family, OpWork, Phase, Rows
 
 # Taps per resampled dimension.
 _TAPS = {"nearest": 1, "linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}
@@ -104,3 +104,22 @@ def affine_grid(op: OpView) -> tuple[OpWork, ...]:
     """A small matrix times every grid point."""
     rank = op.output().shape[-1] if op.output().shape else 2
     return (pointwise(op, "affine_grid", 2 * (rank + 1), reads=(op.input(0),)),)
+
+
+@BACKWARD_RULES.register("", "AffineGrid")
+def affine_grid_backward(op: OpView) -> Backward:
+    """The grid points' gradients times the points, summed over the points of a sample."""
+    theta, out = op.input(0), op.output()
+    samples, rank = out.shape[0], out.shape[-1]
+    points = max(1, out.elements // max(1, samples * rank))
+    item = work(
+        op,
+        Family.REDUCTION,
+        "sum",
+        Rows(theta.elements, points),
+        reads=(gradient_of(out),),
+        writes=(theta,),
+        flops=2 * theta.elements * points,
+        phase=Phase.BACKWARD,
+    )
+    return Backward((item,))

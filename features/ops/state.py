@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView, element_bits
-from predictor.features.ops.conv import convolve
-from predictor.features.ops.parts import copy, pointwise, size_of, work
-from predictor.features.rules import WORK_RULES
-from predictor.features.work import Contraction, Convolution, Elements, Family, OpWork, Phase
+from predictor.features.ops.conv import DATA_GRADIENT, WEIGHT_GRADIENT, convolve
+from predictor.features.ops.parts import copy, gradient_of, pointwise, row_work, size_of, work
+from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.work import Contraction, Convolution, Elements, Family, OpWork, Phase, Rows
 
 # Vector FLOPs per element of the state and step: the decay, the update rate.
 _DECAY, _RATE = 1, 1
@@ -47,12 +48,27 @@ def linear_attention(op: OpView) -> tuple[OpWork, ...]:
     )
 
 
-@WORK_RULES.register("", "CausalConvWithState")
-def causal_convolution(op: OpView) -> tuple[OpWork, ...]:
-    """A depthwise convolution over what came before; the last k - 1 positions are the next state."""
+@BACKWARD_RULES.register("", "LinearAttention")
+def linear_attention_backward(op: OpView) -> Backward:
+    """Per product of a step one for either operand, and the step again: three times the forward FLOPs."""
+    (forward,) = linear_attention(op)
+    writes = [gradient_of(value) for value in op.present_inputs if value.name in op.needs_gradient]
+    item = replace(
+        forward,
+        phase=Phase.BACKWARD,
+        matrix_flops=3 * forward.matrix_flops,
+        vector_flops=2 * forward.vector_flops,
+        read_bytes=forward.read_bytes + op.output().size_bytes,
+        write_bytes=size_of(writes),
+        launch_count=2,
+    )
+    return Backward((item,), tuple(value.name for value in op.present_inputs if value.dtype.is_float))
+
+
+def _causal_shape(op: OpView) -> Convolution:
     data, weight, out = op.input(0), op.input(1), op.output()
     channels, kernel = data.shape[1], weight.shape[-1]
-    shape = Convolution(
+    return Convolution(
         samples=data.shape[0],
         in_channels=channels,
         out_channels=channels,
@@ -63,6 +79,12 @@ def causal_convolution(op: OpView) -> tuple[OpWork, ...]:
         strides=(1,),
         dilations=(1,),
     )
+
+
+@WORK_RULES.register("", "CausalConvWithState")
+def causal_convolution(op: OpView) -> tuple[OpWork, ...]:
+    """A depthwise convolution over what came before; the last k - 1 positions are the next state."""
+    data, weight, out, shape = op.input(0), op.input(1), op.output(), _causal_shape(op)
     reads = tuple(value for value in (data, weight, op.optional(2), op.optional(3)) if value is not None)
     works = [convolve(op, shape, op.matrix_compute(0, 1), reads, out)]
     if op.has_output(1):
@@ -71,6 +93,43 @@ def causal_convolution(op: OpView) -> tuple[OpWork, ...]:
     if op.text("activation", "none") != "none":
         works.append(pointwise(op, "silu", 5, reads=(out,), writes=(out,)))
     return tuple(works)
+
+
+@BACKWARD_RULES.register("", "CausalConvWithState")
+def causal_convolution_backward(op: OpView) -> Backward:
+    """The activation's derivative, then the gradients of a depthwise convolution."""
+    data, weight, out, shape = op.input(0), op.input(1), op.output(), _causal_shape(op)
+    compute = op.matrix_compute(0, 1)
+    works: list[OpWork] = []
+    kept = [data.name, weight.name]
+    if op.text("activation", "none") != "none":
+        reads = (gradient_of(out), out)
+        works.append(pointwise(op, "silu", 8, reads=reads, writes=(out,), phase=Phase.BACKWARD))
+        kept.append(out.name)
+    if op.wants_gradient(0):
+        works.append(convolve(op, shape, compute, (out, weight), data, DATA_GRADIENT))
+    if op.wants_gradient(1):
+        works.append(convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT))
+    if op.wants_gradient(2):
+        bias = op.input(2)
+        rows = Rows(bias.elements, max(1, out.elements // max(1, bias.elements)))
+        works.append(
+            row_work(op, Family.REDUCTION, "sum", rows, 1, reads=(out,), writes=(bias,), phase=Phase.BACKWARD)
+        )
+    return Backward(tuple(works), tuple(kept))
+
+
+@BACKWARD_RULES.register("", "TensorScatter")
+def cache_update_backward(op: OpView) -> Backward:
+    """The new rows' gradient is a part of the whole; the old ones' has zeros there."""
+    cache, update, out = op.input(0), op.input(1), op.output()
+    works: list[OpWork] = []
+    if op.wants_gradient(0):
+        works.append(copy(op, "copy", reads=(gradient_of(out),), writes=(cache,), phase=Phase.BACKWARD))
+    if op.wants_gradient(1):
+        picked = Value("picked", update.shape, update.dtype)
+        works.append(copy(op, "slice", reads=(picked,), writes=(update,), phase=Phase.BACKWARD))
+    return Backward(tuple(works))
 
 
 @WORK_RULES.register("", "TensorScatter")

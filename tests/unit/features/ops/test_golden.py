@@ -18,8 +18,8 @@ import pytest
 from predictor.features.dtype import DType
 from predictor.features.graph import Attribute, Value
 from predictor.features.op_view import OpView
-from predictor.features.rules import WORK_RULES, load_rules
-from predictor.features.work import OpWork
+from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
+from predictor.features.work import OpWork, Phase
 
 load_rules()
 
@@ -72,16 +72,16 @@ def attribute(given: Any) -> Attribute:
     return tuple(given) if isinstance(given, list) else given
 
 
-def read_cases() -> list[dict[str, Any]]:
+def read_cases(folder: str) -> list[dict[str, Any]]:
     found = []
-    for path in sorted(Path(__file__).with_name("golden").glob("*.toml")):
+    for path in sorted(Path(__file__).with_name(folder).glob("*.toml")):
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         for case in content["cases"]:
             found.append({"domain": content.get("domain", ""), "opset": 21, "file": path.stem, **case})
     return found
 
 
-CASES = read_cases()
+CASES, GRADIENTS = read_cases("golden"), read_cases("golden_backward")
 
 
 def view_of(case: Mapping[str, Any]) -> OpView:
@@ -99,6 +99,7 @@ def view_of(case: Mapping[str, Any]) -> OpView:
         ),
         weights=tuple(text.startswith("*") for text in inputs),
         training=case.get("training", False),
+        needs_gradient=frozenset(f"in{index}" for index in case.get("gradients", ())),
     )
 
 
@@ -108,11 +109,7 @@ def works_of(case: Mapping[str, Any]) -> tuple[OpWork, ...]:
     return rule(view_of(case))
 
 
-@pytest.mark.parametrize(
-    "case", CASES, ids=[f"{case['file']}-{index}-{case['op']}" for index, case in enumerate(CASES)]
-)
-def test_golden_case(case: dict[str, Any]) -> None:
-    works = works_of(case)
+def check(works: tuple[OpWork, ...], case: Mapping[str, Any]) -> None:
     found = {
         "flops": sum(work.flops for work in works),
         "read": sum(work.read_bytes for work in works),
@@ -121,8 +118,26 @@ def test_golden_case(case: dict[str, Any]) -> None:
     }
     expected = {name: number(case[name]) for name in ("flops", "read", "write")}
     assert found == {**expected, "launches": case.get("launches", 1)}
+
+
+@pytest.mark.parametrize(
+    "case", CASES, ids=[f"{case['file']}-{index}-{case['op']}" for index, case in enumerate(CASES)]
+)
+def test_golden_case(case: dict[str, Any]) -> None:
+    works = works_of(case)
+    check(works, case)
     if "parameters" in case:
         assert sum(work.parameter_bytes for work in works) == number(case["parameters"])
+
+
+@pytest.mark.parametrize("case", GRADIENTS, ids=[case["op"] for case in GRADIENTS])
+def test_golden_gradient(case: dict[str, Any]) -> None:
+    rule = BACKWARD_RULES.get(case["domain"], case["op"], case["opset"])
+    assert rule is not None
+    backward = rule(view_of(case))
+    check(backward.works, case)
+    assert {work.phase for work in backward.works} <= {Phase.BACKWARD}
+    assert list(backward.saves) == case["saves"]
 
 
 def test_every_rule_has_a_golden_case() -> None:

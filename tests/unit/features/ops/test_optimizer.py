@@ -66,7 +66,9 @@ def test_state(optimizer: Optimizer, tensors: int) -> None:
 
 
 def test_foreach_adam_needs_a_temporary_copy() -> None:
-    assert optimizer_memory(PARAMETERS, Optimizer.ADAM, Runtime.EAGER).temporary_bytes == tuple(v.size_bytes for v in PARAMETERS)
+    assert optimizer_memory(PARAMETERS, Optimizer.ADAM, Runtime.EAGER).temporary_bytes == tuple(
+        v.size_bytes for v in PARAMETERS
+    )
     assert optimizer_memory(PARAMETERS, Optimizer.ADAM, Runtime.COMPILED).temporary_bytes == ()
 
 
