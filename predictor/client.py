@@ -238,7 +238,7 @@ class RemotePredictor:
             )
         if isinstance(source, ProgramSource):
             raise InvalidRequest(
-                "a torch module cannot be sent to a server: write it with torch.onnx.export and "
+                "a torch module cannot be sent to a server: write it with `perfcast graph from-torch` and "
                 "give that file",
                 field="graph",
             )

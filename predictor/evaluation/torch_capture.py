@@ -107,12 +107,14 @@ def _counted(module: Any, inputs: tuple[Any, ...]) -> tuple[int, int]:
     from torch.utils.flop_counter import FlopCounterMode
 
     formulas = _formulas()
-    # The library's fused recurrent layers are unknown to the counter.
-    with torch.backends.mkldnn.flags(enabled=False):
-        with FlopCounterMode(display=False, custom_mapping=formulas) as forward:
-            out = module(*inputs)
-        with FlopCounterMode(display=False, custom_mapping=formulas) as backward:
-            out.sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The library's fused recurrent layers are unknown to the counter.
+        with torch.backends.mkldnn.flags(enabled=False):
+            with FlopCounterMode(display=False, custom_mapping=formulas) as forward:
+                out = module(*inputs)
+            with FlopCounterMode(display=False, custom_mapping=formulas) as backward:
+                out.sum().backward()
     return forward.get_total_flops(), backward.get_total_flops()
 
 

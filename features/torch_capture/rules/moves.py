@@ -36,6 +36,9 @@ _FREE = (
     "_unsafe_view",
     "view_as_real",
     "view_as_complex",
+    # Marks on a tensor; the kernel that reads it does the work.
+    "_conj",
+    "_neg_view",
 )
 
 

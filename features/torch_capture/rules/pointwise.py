@@ -165,6 +165,7 @@ _OTHER = {
     "glu": Kernel("glu", 5),
     "glu_backward": Kernel("glu", 8),
     "_prelu_kernel_backward": Kernel("prelu", 4),
+    "conj_physical": Kernel("neg", 1),
     "polar": Kernel("polar", 4),
     "complex": Kernel("complex", 0),
     "angle": Kernel("angle", 3),

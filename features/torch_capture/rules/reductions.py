@@ -120,18 +120,19 @@ _LOSSES = {
     "huber_loss": 4,
     "binary_cross_entropy": 6,
     "soft_margin_loss": 4,
-    "kl_div": 4,
     "multi_margin_loss": 4,
     "multilabel_margin_loss_forward": 4,
 }
+# Its gradient is spelled with other operators.
+_WITH_LOGITS = 8
 
 
-@ATEN_RULES.register("aten", *_LOSSES)
+@ATEN_RULES.register("aten", *_LOSSES, "binary_cross_entropy_with_logits")
 def loss(view: CallView) -> tuple[OpWork, ...]:
     """A pointwise kernel, then a sum unless every element is returned."""
     data, out = view.tensor("self"), view.output
     full = replace(data, storage=-1)
-    flops = _LOSSES[view.call.op]
+    flops = _LOSSES.get(view.call.op, _WITH_LOGITS)
     if out.elements == data.elements and out.shape:
         return (elementwise(view, "loss", flops),)
     total = vector_work(Family.REDUCTION, "mean", Elements(0), (full,), (out,), flops=data.elements)
