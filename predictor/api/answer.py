@@ -6,6 +6,7 @@ from predictor.compose.energy import EnergyCost, compose_energy, slowdown_under_
 from predictor.compose.memory import MemoryCost, compose_memory
 from predictor.compose.time import ProgramCosts, TimeCost, compose_time
 from predictor.features.work import Program
+from predictor.hardware.catalog import normalize_name
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import MemoryModel
 from predictor.models.power import PowerModel, limit_w
@@ -119,7 +120,20 @@ def _notices(
                 f"{cluster.intra_node.kind}, nodes over {cluster.inter_node.kind}; name yours with --cluster",
             )
         )
+    if cluster is not None and not _is_of(cluster, device):
+        found.append(
+            Notice(
+                "CLUSTER_OF_ANOTHER_DEVICE",
+                f"cluster {cluster.id} is described with {cluster.device_id}, and the job runs on "
+                f"{device.id}: its links may be others; name the cluster of your devices",
+            )
+        )
     return found
+
+
+def _is_of(cluster: ClusterSpec, device: DeviceSpec) -> bool:
+    names = (device.id, device.name, *device.aliases)
+    return normalize_name(cluster.device_id) in {normalize_name(name) for name in names}
 
 
 def _extrapolations(

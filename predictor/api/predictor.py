@@ -16,7 +16,7 @@ from predictor.api.explain import explain_program
 from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
 from predictor.compose.time import ProgramCosts, price_program
-from predictor.errors import InvalidPlan, InvalidRequest, PerfcastError
+from predictor.errors import InvalidGraph, InvalidPlan, InvalidRequest, PerfcastError
 from predictor.features.graph import Graph
 from predictor.features.program_source import ProgramSource
 from predictor.features.work import Program
@@ -137,6 +137,11 @@ class Predictor:
         costs = self._costs.get_or(
             (program_key, _device_key(device)), lambda: price_program(program, device, self._op_time)
         )
+        if not costs.time_s.any():
+            raise InvalidGraph(
+                "the graph computes nothing: no op of it runs a kernel (constants, shapes and views cost "
+                "nothing); check that its outputs depend on its inputs"
+            )
         return Resolved(request, program, device, cluster, costs)
 
     def _program(self, request: PredictionRequest) -> tuple[Hashable, Program]:
