@@ -311,8 +311,10 @@ def _content_key(source: str | os.PathLike[str] | bytes) -> object:
     path = os.fspath(source)
     try:
         status = os.stat(path)
-    except OSError as error:
-        raise InvalidGraph(f"{path}: {error.strerror}; expected a readable ONNX file", path=path) from None
+    except (OSError, ValueError) as error:
+        # ValueError: a zero byte in the path.
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidGraph(f"{path}: {reason}; expected a readable ONNX file", path=path) from None
     return path, status.st_mtime_ns, status.st_size, status.st_ino
 
 
