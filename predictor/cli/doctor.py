@@ -41,7 +41,7 @@ def _checks() -> Iterator[tuple[bool | None, str, str]]:
         for name in names:
             found = _version(name)
             absent = False if extra == "required" else None
-            hint = "missing: pip install perfcast" + ("" if extra == "required" else f"[{extra}]")
+            hint = "missing: pip install " + ("perfcast" if extra == "required" else f"'perfcast[{extra}]'")
             yield (True, name, found) if found else (absent, name, hint)
     yield _attempt("bundle", _load_bundle)
     yield _attempt("prediction", _predict)

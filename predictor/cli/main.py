@@ -17,7 +17,22 @@ from predictor.cli import compare, corpus, devices, doctor, evaluate, explain, g
 from predictor.cli.console import one_line
 from predictor.errors import PerfcastError
 
-_BUG, _INTERRUPTED = 1, 130
+_BUG, _NOT_INSTALLED, _INTERRUPTED = 1, 3, 130
+
+# Packages that only some commands need, by import name, with the extra that installs them.
+_EXTRA_OF = {
+    "rich": "cli",
+    "grpc": "server",
+    "grpc_status": "server",
+    "grpc_health": "server",
+    "grpc_reflection": "server",
+    "google": "server",
+    "polars": "train",
+    "pyarrow": "train",
+    "sklearn": "train",
+    "torch": "torch",
+    "onnxscript": "torch",
+}
 
 
 class _Group(TyperGroup):
@@ -42,12 +57,8 @@ class _Group(TyperGroup):
         except Exception as error:
             if debug or _is_for_typer(error):
                 raise
-            print(
-                f"error: bug in perfcast: {type(error).__name__}: {one_line(str(error))[:300]}; "
-                "run `perfcast --debug ...` for the traceback",
-                file=sys.stderr,
-            )
-            code = _BUG
+            code, message = _explained(error)
+            print(f"error: {message}", file=sys.stderr)
         raise typer.Exit(code)
 
 
@@ -102,6 +113,16 @@ app.add_typer(corpus.app, name="corpus")
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("doctor")(doctor.doctor)
+
+
+def _explained(error: Exception) -> tuple[int, str]:
+    """(exit code, message) of what no part of perfcast raises on purpose."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if extra := _EXTRA_OF.get(package):
+        hint = f"pip install 'perfcast[{extra}]'"
+        return _NOT_INSTALLED, f"this command needs {package}, which is not installed: {hint}"
+    what = f"{type(error).__name__}: {one_line(str(error))[:300]}"
+    return _BUG, f"bug in perfcast: {what}; run `perfcast --debug ...` for the traceback"
 
 
 def _is_for_typer(error: Exception) -> bool:

@@ -168,6 +168,30 @@ def test_a_bug_is_one_line_and_exits_1(model: str, monkeypatch: pytest.MonkeyPat
     assert isinstance(shown.exception, ZeroDivisionError)
 
 
+@pytest.mark.parametrize(
+    ("module", "extra"), [("polars", "train"), ("grpc_health.v1", "server"), ("torch.fx", "torch")]
+)
+def test_an_absent_extra_is_named_and_no_bug(
+    module: str, extra: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(self: object, request: object) -> None:
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
+
+    monkeypatch.setattr(FakePredictor, "predict", absent)
+    result = run("predict", model, *A100)
+    assert result.exit_code == 3
+    assert f"pip install 'perfcast[{extra}]'" in error_line(result)
+    assert "bug" not in result.stderr
+
+
+def test_an_absent_package_of_no_extra_is_a_bug(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(self: object, request: object) -> None:
+        raise ModuleNotFoundError("No module named 'predictor.gone'", name="predictor.gone")
+
+    monkeypatch.setattr(FakePredictor, "predict", absent)
+    assert run("predict", model, *A100).exit_code == 1
+
+
 def test_an_interrupt_exits_130(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: object, request: object) -> None:
         raise KeyboardInterrupt
