@@ -55,11 +55,13 @@ def check(
     output: opt.OutputOption = Output.TABLE,
 ) -> None:
     """Check that the file can be priced, and list its ops with and without a rule."""
-    from predictor.cli.console import data_console
+    from predictor.cli.console import data_console, warn
     from predictor.cli.output import write_json
     from predictor.errors import UnsupportedOp
 
     graph, program = _read(model, batch, dim, input_shape)
+    for note in program.notes:
+        warn(note.message)
     unknown = Counter(op.op_type for op in program.ops if not op.covered)
     known = Counter(op.op_type for op in program.ops if op.covered)
     if output is Output.JSON:
@@ -70,6 +72,7 @@ def check(
                 "ok": not unknown,
                 "covered": dict(known.most_common()),
                 "uncovered": dict(unknown.most_common()),
+                "notes": [{"code": note.code, "message": note.message} for note in program.notes],
             }
         )
     else:

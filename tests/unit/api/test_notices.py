@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper
 
 from predictor import PredictionRequest, Predictor
 from predictor.parallel.plan import Plan
@@ -66,3 +67,38 @@ def test_a_power_limit_that_the_board_cannot_hold_is_not_changed_in_silence(
     if notice is not None and told is not None:
         assert told in notice.message
         assert f"{asked_w:g} W counts as" in notice.message
+
+
+def test_what_was_assumed_about_the_model_is_said(predictor: Predictor) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Tanh", ["state"], ["next"]), helper.make_node("Identity", ["go"], ["go_on"])],
+        "body",
+        [
+            helper.make_tensor_value_info("step", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, [64, 64]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, [64, 64]),
+        ],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["trips", "", "x"], ["y"], name="decode", body=body)],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 64]),
+            helper.make_tensor_value_info("trips", TensorProto.INT64, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    once = predictor.predict(PredictionRequest(data, device=KNOWN))
+    assert "TRIPS_ASSUMED" in {notice.code for notice in once.warnings}
+    often = predictor.predict(PredictionRequest(data, device=KNOWN, dims={"decode.trip_count": 10}))
+    assert "TRIPS_ASSUMED" not in {notice.code for notice in often.warnings}
+    assert often.iteration_time_s.value > 5 * once.iteration_time_s.value
+    # One trip that is asked for differs from one that is assumed, though their work is the same.
+    given = predictor.predict(PredictionRequest(data, device=KNOWN, dims={"decode.trip_count": 1}))
+    assert "TRIPS_ASSUMED" not in {notice.code for notice in given.warnings}
