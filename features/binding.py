@@ -9,7 +9,7 @@ from types import MappingProxyType
 from onnx import ModelProto, ValueInfoProto
 
 from predictor.errors import InvalidGraph, InvalidRequest, UnboundSymbol, UnknownName
-from predictor.features.containers import sized
+from predictor.features.containers import ITEM_LIMIT, sized
 from predictor.features.dim_expressions import evaluate, symbols_of
 from predictor.features.node_types import Dim, TensorType, read_type
 from predictor.types import Notice
@@ -145,6 +145,11 @@ def _wrap_containers(
         if info.type.WhichOneof("value") in _TENSORS or info.name not in inputs:
             continue
         length = lengths.get(info.name, 1)
+        if length > ITEM_LIMIT:
+            raise InvalidRequest(
+                f"dim {info.name}.length={length}; expected at most {ITEM_LIMIT} items",
+                field=f"dims.{info.name}.length",
+            )
         if info.name not in lengths and info.type.WhichOneof("value") != "optional_type":
             notes.append(
                 Notice(

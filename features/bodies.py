@@ -16,8 +16,8 @@ from predictor.features.liveness import memory_work
 from predictor.features.rules import Backward
 from predictor.features.work import OpInstance
 
-OP_LIMIT = 2_000_000
-"""Kernels that one node may stand for."""
+OP_LIMIT = 1_000_000
+"""Kernels that the loops of a program may stand for."""
 
 
 def evaluate_body(evaluate: RuleEvaluator, node: Node, body: Graph) -> Evaluated:

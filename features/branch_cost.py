@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from predictor.errors import InvalidGraph
+from predictor.features.control import TRIP_COUNT
+from predictor.features.evaluate_rules import RuleEvaluator
+from predictor.features.graph import Graph
 from predictor.features.node_types import Array, TensorType
+from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
 from predictor.features.typed import TypedCall
 from predictor.types import Precision
 
@@ -20,9 +24,7 @@ def cost_of(
     opsets: Mapping[str, int],
 ) -> float | None:
     """FLOPs / 50 + bytes + 1 MiB a launch; None where a type is unknown."""
-    from predictor.features.evaluate_rules import RuleEvaluator
     from predictor.features.onnx_convert import part_of
-    from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
 
     load_rules()
     graph = part_of(calls, types, contents, opsets)
@@ -35,13 +37,25 @@ def cost_of(
         weights=frozenset(),
         needs_gradient=frozenset(),
     )
+    return _total(graph, evaluate)
+
+
+def _total(graph: Graph, evaluate: RuleEvaluator) -> float | None:
     total = 0.0
     for node in graph.nodes:
+        body, trips = node.attributes.get("body"), node.attributes.get(TRIP_COUNT, 1)
         try:
-            works = [op.work for op in evaluate(node).ops(node)]
+            if isinstance(body, Graph) and isinstance(trips, int):
+                once = _total(body, evaluate.of_body(body, set(), set()))
+                if once is None:
+                    return None
+                total += trips * once
+                continue
+            works = evaluate(node).forward
         except (KeyError, InvalidGraph):
             return None
         total += sum(
-            w.flops / _FLOPS_PER_BYTE + w.moved_bytes + _LAUNCH_BYTES * w.launch_count for w in works
+            work.flops / _FLOPS_PER_BYTE + work.moved_bytes + _LAUNCH_BYTES * work.launch_count
+            for work in works
         )
     return total

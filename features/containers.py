@@ -22,7 +22,10 @@ CONTAINER_TYPES: Registry[OperandRule] = Registry("container type rule")
 
 _UNKNOWN = TensorType(0, None)
 _INT64, _BOOL = 7, 9
-ITEM_LIMIT = 100_000
+ITEM_LIMIT = 65_536
+"""Items that one sequence may have."""
+# A chain of insertions keeps every list on the way.
+_INSERTED_LIMIT = 1024
 
 
 def sized(proto: TypeProto, length: int, dims: tuple[Dim, ...] | None = None) -> TensorType:
@@ -97,7 +100,7 @@ def _construct(op: Operands) -> tuple[TensorType, ...]:
 @CONTAINER_TYPES.register("", "SequenceInsert")
 def _insert(op: Operands) -> tuple[TensorType, ...]:
     items, new = _sequence(op), op.type(1)
-    if items is None or new is None or len(items) >= ITEM_LIMIT:
+    if items is None or new is None or len(items) >= _INSERTED_LIMIT:
         return ()
     position = op.integers(2)
     at = position[0] if position else len(items)
@@ -164,16 +167,20 @@ def _split(op: Operands) -> tuple[TensorType, ...]:
         return ()
     axis = op.integer("axis") % len(shape)
     size, sizes = shape[axis], op.integers(1)
+    if size > ITEM_LIMIT and not sizes:
+        return ()
     keeps = True
     if len(op.types) > 1 and op.type(1) is not None:
         if sizes is None:
             # As many parts as there are sizes; how they differ changes no byte of the whole.
             count = (op.shape(1) or (1,))[0] if op.dims(1) else None
-            if not count:
+            if not count or count > ITEM_LIMIT:
                 return ()
             sizes = tuple(size // count + (index < size % count) for index in range(count))
         elif op.dims(1) == ():
             step = max(1, sizes[0])
+            if size // step > ITEM_LIMIT:
+                return ()
             sizes = tuple(min(step, size - start) for start in range(0, size, step))
     else:
         keeps = bool(op.integer("keepdims", 1))

@@ -16,6 +16,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from predictor.errors import InvalidGraph, InvalidInput
 from predictor.features.branches import Opened, aliases, open_body
+from predictor.features.containers import ITEM_LIMIT
 from predictor.features.hints import Hints
 from predictor.features.node_types import Array, Container, Dim, TensorType, contained, read_type
 from predictor.features.structure import Call
@@ -237,7 +238,10 @@ def _grown(before: TensorType, after: TensorType, trips: int) -> TensorType:
     first, second = before.shape, after.shape
     if first is None or second is None or len(first) != len(second):
         if before.container is Container.SEQUENCE and after.items and before.items is not None:
-            more = after.items[len(before.items) :] * (trips - 1)
+            added = after.items[len(before.items) :]
+            if len(before.items) + len(added) * trips > ITEM_LIMIT:
+                raise InvalidGraph(f"a loop of {trips} trips fills a list beyond {ITEM_LIMIT} items")
+            more = added * (trips - 1)
             return contained(Container.SEQUENCE, (*before.items, *more), after.elem_type)
         return after
     dims = tuple(max(0, a + (b - a) * (trips - 1)) for a, b in zip(first, second, strict=True))

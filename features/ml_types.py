@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.features.containers import CONTAINER_TYPES, map_of
+from predictor.features.containers import CONTAINER_TYPES, ITEM_LIMIT, map_of
 from predictor.features.elements import FLOAT, INT64, STRING, UINT8
 from predictor.features.node_types import Container, Dim, TensorType, contained
 from predictor.features.operands import OPERAND_TYPES, Operands
@@ -63,6 +63,8 @@ def _zip(op: Operands) -> _Types:
         return ()
     words = op.items("classlabels_strings")
     rows = shape[0] if len(shape) > 1 else 1
+    if rows > ITEM_LIMIT:
+        return ()
     one = map_of(STRING if words else INT64, FLOAT, shape[-1])
     return (contained(Container.SEQUENCE, [one] * rows),)
 

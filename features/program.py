@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from predictor.errors import UnsupportedOp
+from predictor.errors import InvalidGraph, UnsupportedOp
 from predictor.features.backward import BackwardPass
+from predictor.features.bodies import OP_LIMIT
 from predictor.features.evaluate_rules import Evaluated, RuleEvaluator
 from predictor.features.graph import Graph, Node
 from predictor.features.liveness import memory_work
@@ -94,6 +95,8 @@ def program_of(
     evaluated = [evaluate(node) for node in nodes]
     if strict:
         _require_rules(nodes, evaluated)
+    if sum(len(found.inner) for found in evaluated) > OP_LIMIT:
+        raise InvalidGraph(f"loops run more than {OP_LIMIT} kernels in all; lower --dim NODE.trip_count=N")
     ops = [op for node, found in zip(nodes, evaluated, strict=True) for op in found.ops(node)]
     backward = BackwardPass(graph, nodes, evaluated, needs_gradient)
     if training:

@@ -156,6 +156,29 @@ def test_a_loop_that_never_runs() -> None:
     assert graph.values[graph.outputs[0]].shape == (2, 4)
 
 
+def test_lists_are_limited() -> None:
+    proto = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, [2, 4]))
+    nodes = [N("ConcatFromSequence", ["x"], ["y"], axis=0)]
+    with pytest.raises(InvalidRequest, match="at most 65536 items"):
+        read(nodes, inputs=[helper.make_value_info("x", proto)], dims={"x.length": 10**9})
+    nodes = [N("SplitToSequence", ["x"], ["parts"], axis=0), N("SequenceAt", ["parts", "one"], ["y"])]
+    graph = read(nodes, number("one", 1), inputs=[info("x", FLOAT, [10**9, 4])])
+    # Not a thousand million items: all in one.
+    assert graph.values[graph.outputs[0]].shape == (10**9, 4)
+    assert "SIZE_ASSUMED" in {note.code for note in graph.notes}
+
+
+def test_the_costlier_branch_may_be_the_one_that_loops() -> None:
+    then = helper.make_graph(
+        [N("Loop", ["many", "", "x"], ["a"], body=LINEAR)], "then", [], [info("a", FLOAT, None)]
+    )
+    other = helper.make_graph([N("MatMul", ["x", "w"], ["b"])], "else", [], [info("b", FLOAT, None)])
+    inputs = [info("x", FLOAT, [2, 4]), info("flag", BOOL, [])]
+    node = N("If", ["flag"], ["y"], then_branch=then, else_branch=other)
+    graph = read([node], weight("w", 4, 4), number("many", 10**6), inputs=inputs)
+    assert [item.op_type for item in graph.nodes] == ["Loop"]
+
+
 def test_kernels_of_a_loop_are_limited() -> None:
     nodes = [N("Loop", ["trips", "", "x"], ["y"], name="long", body=LINEAR)]
     graph = read(nodes, weight("w", 4, 4), number("trips", 2_000_000))
