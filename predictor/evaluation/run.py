@@ -9,7 +9,7 @@ from pathlib import Path
 
 from predictor.api import Predictor
 from predictor.errors import AccuracyGateFailed, InvalidData, UnknownName
-from predictor.evaluation import configs, energy, memory, neusight, onnx_node_tests
+from predictor.evaluation import configs, energy, memory, neusight, onnx_node_tests, torch_capture
 from predictor.evaluation.report import Table, cells_table, write_report
 from predictor.evaluation.rows import EvaluationRow
 from predictor.models.bundle import Bundle
@@ -110,9 +110,10 @@ def _graphs(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
     cases = onnx_node_tests.read_cases()
     checked = [onnx_node_tests.check_case(case) for case in cases]
     rows, tables = configs.config_suite()
+    captured_rows, captured_tables = torch_capture.torch_suite()
     return (
-        [*onnx_node_tests.node_test_rows(checked), *rows],
-        [*onnx_node_tests.node_test_tables(checked), *tables],
+        [*onnx_node_tests.node_test_rows(checked), *rows, *captured_rows],
+        [*onnx_node_tests.node_test_tables(checked), *tables, *captured_tables],
     )
 
 

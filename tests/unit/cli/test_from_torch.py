@@ -99,7 +99,7 @@ def test_standard_output_takes_the_file() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("cnnn", "has no 'cnnn'; did you mean cnn?"),
+        ("cnnn", "has no 'cnnn'; did you mean cnn"),
         ("broken", "failed when called without arguments (ValueError: needs a configuration)"),
         ("number", "returned int, expected a torch.nn.Module"),
         ("MODULES.x", "has no 'MODULES.x'"),
