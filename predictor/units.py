@@ -5,9 +5,18 @@ from __future__ import annotations
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 KILO, MEGA, GIGA, TERA = 1e3, 1e6, 1e9, 1e12
 
-_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_TIME_STEPS = ((3600.0, "h"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTE_STEPS = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
-_DECIMAL_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+_DECIMAL_STEPS = (
+    (1e15, "P"),
+    (1e12, "T"),
+    (1e9, "G"),
+    (1e6, "M"),
+    (1e3, "k"),
+    (1.0, ""),
+    (1e-3, "m"),
+    (1e-6, "µ"),
+)
 
 
 def format_time(time_s: float) -> str:
@@ -27,7 +36,7 @@ def format_quantity(value: float, unit: str) -> str:
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
     if value == 0:
-        return f"0 {steps[-1][1] if steps is _BYTE_STEPS else steps[0][1]}"
+        return f"0 {next(unit for step, unit in steps if step == 1)}".rstrip()
     step, unit = next(((s, u) for s, u in steps if abs(value) >= s * 0.9995), steps[-1])
     scaled = value / step
     digits = max(0, 2 - len(str(int(abs(scaled)))) + 1)

@@ -18,7 +18,7 @@ from predictor.units import format_quantity
 
 _BAR_WIDTH = 18
 _LABEL, _VALUE, _BOUNDS = "bold", "bold cyan", "dim"
-_GOOD, _BAD = "bold green", "bold red"
+_GOOD, _DOUBT, _BAD = "bold green", "bold yellow", "bold red"
 
 
 def prediction_view(request: PredictionRequest, answer: Prediction, model: str) -> RenderableType:
@@ -155,7 +155,11 @@ def _coverage(answer: Prediction | None) -> str:
 
 
 def _fits(answer: Prediction) -> Text:
-    return Text("fits", _GOOD) if answer.fits else Text("does not fit", _BAD)
+    if not answer.fits:
+        return Text("does not fit", _BAD)
+    if answer.device_peak_bytes.high > answer.capacity_bytes:
+        return Text("may not fit", _DOUBT)
+    return Text("fits", _GOOD)
 
 
 def _breakdowns(answer: Prediction) -> SideBySide:
