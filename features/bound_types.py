@@ -12,7 +12,7 @@ from predictor.features.operands import OperandRule, Operands
 from predictor.registry import Registry
 
 BOUND_TYPES: Registry[OperandRule] = Registry("bound rule")
-_INT64 = 7
+_INT32, _INT64 = 6, 7
 
 
 @BOUND_TYPES.register("", "NonZero")
@@ -32,6 +32,25 @@ def _unique(op: Operands) -> tuple[TensorType, ...]:
     count = prod(shape) if axis is None else shape[axis]
     indices = TensorType(_INT64, (count,))
     return TensorType(op.elem_type(0), (count,) if axis is None else shape), indices, indices, indices
+
+
+@BOUND_TYPES.register("com.microsoft", "Unique")
+def _unique_values(op: Operands) -> tuple[TensorType, ...]:
+    """(values, places, counts) of a vector without repeats."""
+    shape = op.shape(0)
+    indices = TensorType(_INT64, shape)
+    return () if shape is None else (TensorType(op.elem_type(0), shape), indices, indices)
+
+
+@BOUND_TYPES.register("com.microsoft", "RemovePadding")
+def _tokens(op: Operands) -> tuple[TensorType, ...]:
+    """No token is padding: (tokens, their places, running lengths, longest)."""
+    shape = op.shape(0)
+    if shape is None or len(shape) != 3:
+        return ()
+    samples, length, width = shape
+    places, ends = TensorType(_INT32, (samples, length)), TensorType(_INT32, (samples + 1,))
+    return TensorType(op.elem_type(0), (samples * length, width)), places, ends, TensorType(_INT32, ())
 
 
 @BOUND_TYPES.register("", "Compress")

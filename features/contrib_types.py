@@ -49,11 +49,14 @@ def _broadcast(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> tuple[Di
     return tuple(y if x == 1 else x for x, y in zip(left, right, strict=True))
 
 
-@OPERAND_TYPES.register(_MS, "QLinearAdd", "QLinearMul", "MulInteger")
+@OPERAND_TYPES.register(_MS, "QLinearAdd", "QLinearMul")
 def _binary(op: Operands) -> _Types:
-    # MulInteger(A, zero, B, zero); the QLinear forms have a scale before each zero point.
-    second = 3 if op.type(3) is not None and len(op.types) > 4 else 2
-    return (TensorType(op.elem_type(0), _broadcast(op.dims(0), op.dims(second))),)
+    return (TensorType(op.elem_type(0), _broadcast(op.dims(0), op.dims(3))),)
+
+
+@OPERAND_TYPES.register(_MS, "MulInteger")
+def _integer_product(op: Operands) -> _Types:
+    return (TensorType(INT32, _broadcast(op.dims(0), op.dims(2))),)
 
 
 @OPERAND_TYPES.register(_MS, "QLinearWhere")
@@ -153,9 +156,14 @@ def _product(op: Operands, a: int, b: int, elem_type: int) -> _Types:
     return (TensorType(elem_type, (*(stack or ()), rows, columns)),)
 
 
-@OPERAND_TYPES.register(_MS, "TransposeMatMul", "FusedMatMulActivation", "FusedGemm", "GemmFloat8")
+@OPERAND_TYPES.register(_MS, "TransposeMatMul", "FusedMatMulActivation", "FusedGemm")
 def _fused_product(op: Operands) -> _Types:
     return _product(op, 0, 1, op.elem_type(0))
+
+
+@OPERAND_TYPES.register(_MS, "GemmFloat8")
+def _float8_product(op: Operands) -> _Types:
+    return _product(op, 0, 1, op.integer("dtype", FLOAT))
 
 
 @OPERAND_TYPES.register(_MS, "MatMulIntegerToFloat")
@@ -384,8 +392,17 @@ def _recurrent(op: Operands) -> _Types:
     return TensorType(op.elem_type(0), (data[0], weight[0], data[1], hidden)), state, state
 
 
-@OPERAND_TYPES.register(_MS, "QLinearReduceMean", "ReduceSumInteger")
-def _reduce(op: Operands) -> _Types:
+@OPERAND_TYPES.register(_MS, "QLinearReduceMean")
+def _mean(op: Operands) -> _Types:
+    return _reduced(op, op.elem_type(0))
+
+
+@OPERAND_TYPES.register(_MS, "ReduceSumInteger")
+def _integer_sum(op: Operands) -> _Types:
+    return _reduced(op, INT32)
+
+
+def _reduced(op: Operands, elem_type: int) -> _Types:
     dims, axes = op.dims(0), op.items("axes")
     if dims is None:
         return ()
@@ -394,4 +411,77 @@ def _reduce(op: Operands) -> _Types:
         kept: tuple[Dim, ...] = tuple(1 if axis in gone else size for axis, size in enumerate(dims))
     else:
         kept = tuple(size for axis, size in enumerate(dims) if axis not in gone)
-    return (TensorType(op.elem_type(0), kept),)
+    return (TensorType(elem_type, kept),)
+
+
+@OPERAND_TYPES.register(_MS, "ConvTransposeWithDynamicPads")
+def _transposed_conv(op: Operands) -> _Types:
+    data, weight, pads = op.shape(0), op.shape(1), op.integers(2)
+    if data is None or weight is None or len(data) != len(weight):
+        return ()
+    rank = len(data) - 2
+    strides = op.items("strides") or (1,) * rank
+    dilations = op.items("dilations") or (1,) * rank
+    extra = op.items("output_padding") or (0,) * rank
+    kernel = op.items("kernel_shape") or weight[2:]
+    # Padding that is data is taken for none: the largest result.
+    cut = pads if pads is not None else (0,) * (2 * rank)
+    spatial = tuple(
+        strides[axis] * (data[2 + axis] - 1)
+        + extra[axis]
+        + dilations[axis] * (kernel[axis] - 1)
+        + 1
+        - cut[axis]
+        - cut[rank + axis]
+        for axis in range(rank)
+    )
+    channels = weight[1] * op.integer("group", 1)
+    return (TensorType(op.elem_type(0), (data[0], channels, *spatial)),)
+
+
+@OPERAND_TYPES.register(_MS, "GridSample")
+def _sampled(op: Operands) -> _Types:
+    data, grid = op.dims(0), op.dims(1)
+    return (TensorType(op.elem_type(0), (*data[:2], *grid[1:-1])),) if data and grid else ()
+
+
+@OPERAND_TYPES.register(_MS, "CropAndResize")
+def _crops(op: Operands) -> _Types:
+    data, boxes, size = op.dims(0), op.dims(1), op.integers(3)
+    if not data or not boxes or size is None:
+        return ()
+    return (TensorType(op.elem_type(0), (boxes[0], data[1], *size)),)
+
+
+@OPERAND_TYPES.register(_MS, "Pad")
+def _padded(op: Operands) -> _Types:
+    shape, pads = op.shape(0), op.integers(1)
+    if shape is None or pads is None or len(pads) != 2 * len(shape):
+        return ()
+    sizes = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
+    return (TensorType(op.elem_type(0), tuple(size + a + b for size, a, b in sizes)),)
+
+
+@OPERAND_TYPES.register(_MS, "Range")
+def _range(op: Operands) -> _Types:
+    start, limit, delta = op.integers(0), op.integers(1), op.integers(2) or (1,)
+    if not start or not limit or not delta[0]:
+        return ()
+    return (TensorType(op.elem_type(0), (max(0, -(-(limit[0] - start[0]) // delta[0])),)),)
+
+
+@OPERAND_TYPES.register(_MS, "UnfoldTensor")
+def _windows(op: Operands) -> _Types:
+    shape = op.shape(0)
+    size, step = op.integer("size", 1), op.integer("step", 1)
+    if not shape or step < 1:
+        return ()
+    axis = op.integer("dim", -1) % len(shape)
+    count = (shape[axis] - size) // step + 1
+    return (TensorType(op.elem_type(0), (*shape[:axis], count, *shape[axis + 1 :], size)),)
+
+
+@OPERAND_TYPES.register(_MS, "RestorePadding")
+def _restored(op: Operands) -> _Types:
+    data, places = op.dims(0), op.dims(1)
+    return (TensorType(op.elem_type(0), (*places, data[-1])),) if data and places else ()
