@@ -7,13 +7,14 @@ holds every tensor, rounding and fragmentation. What it cannot know is the libra
 `potential` is how much more the allocator would hold if every convolution took four times its operands as
 workspace, plus a fifth of `reserved` for programs without convolutions. Trees predict the share of that
 potential that is used, from dimensionless features of the program. The runtime context (driver, kernels'
-code, library handles) is a constant of the training rows' stack.
+code, library handles) is a constant of the training rows' stack on NVIDIA devices, see
+`runtime_context_bytes` for the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, fsum, log
 from typing import Any
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from predictor.features.allocator import MEDIUM_SEGMENT_BYTES
 from predictor.features.work import Convolution, Family, OpWork, Phase, Program
-from predictor.hardware.spec import DeviceSpec
+from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.device_identity import is_known
@@ -46,6 +47,13 @@ LINES: tuple[str, ...] = (
 # NCCL keeps buffers and channels per communicator: 4 MiB per channel and protocol is its documented default
 # (NCCL_BUFFSIZE); some 32 channels on a node of eight. Analytic: no training row has more than one device.
 _COMMUNICATOR_BYTES = 128 * MIB
+# Resident set of Python 3.11 with torch 2.13 (CPU build) after a first convolution forward and backward,
+# measured on this project's development machine: what a job on host memory holds before any tensor of its
+# own.
+_HOST_CONTEXT_BYTES = 229 * MIB
+# CUDA loads kernels lazily since 11.7, which can leave a context of a few hundred MiB where the training
+# rows' stack held 1.7 GiB. No row says how often: away from the measured stack the lower bound allows for it.
+_LEAN_CONTEXT_BYTES = 400 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,17 +256,31 @@ class MemoryModel:
             # No choice of kernels makes the tensors themselves smaller.
             reserved = max(float(peaks[0]) - self.context_bytes, float(memory.live_peak_bytes))
         buffers = self._communication_bytes(program, replicas)
-        value = self.context_bytes + buffers + reserved
+        context = self.runtime_context_bytes(device)
+        value = context + buffers + reserved
         known = training and is_known(device, self._devices)
         spread = self._spread["known_device" if known else "new_device"]
+        peak = _around(value, spread)
+        if not known:
+            peak = replace(peak, low=peak.low - max(0.0, context - _LEAN_CONTEXT_BYTES) * exp(-spread))
         live = min(float(memory.live_peak_bytes), reserved)
         outside = bool(((row < self._low) | (row > self._high)).any())
         return MemoryEstimate(
-            device_peak=_around(value, spread),
+            device_peak=peak,
             allocator_peak=_around(live + buffers, spread),
-            breakdown_bytes=self._lines(program, reserved, buffers),
+            breakdown_bytes={**self._lines(program, reserved, buffers), "runtime_context": context},
             out_of_range=outside or not training,
         )
+
+    def runtime_context_bytes(self, device: DeviceSpec) -> float:
+        """What the runtime holds before the first tensor.
+
+        Fitted on an NVIDIA data-center card and taken for all of that vendor; measured for jobs in host
+        memory; elsewhere a lean context stands in, for want of any measurement.
+        """
+        if device.kind in (DeviceKind.CPU, DeviceKind.PHONE):
+            return _HOST_CONTEXT_BYTES
+        return self.context_bytes if device.vendor == "NVIDIA" else _LEAN_CONTEXT_BYTES
 
     def _communication_bytes(self, program: Program, replicas: int) -> float:
         """The flat copy of all gradients that torch DDP keeps in buckets, and the communicator's buffers."""
@@ -293,7 +315,6 @@ class MemoryModel:
         lines["workspace"] += min(left, library)
         lines["allocator_overhead"] = left - min(left, library)
         lines["communication_buffers"] = buffers
-        lines["runtime_context"] = self.context_bytes
         return lines
 
 

@@ -162,3 +162,22 @@ def test_strange_programs_are_out_of_range(model: MemoryModel) -> None:
     job = program(8)
     ops = tuple(op for op in job.ops if not isinstance(op.work.shape, Convolution))
     assert model.predict(replace(job, ops=ops), find_device("a100-sxm-40gb")).out_of_range
+
+
+def test_the_runtime_context_is_the_devices_own(model: MemoryModel) -> None:
+    job = program(8)
+    contexts = {
+        name: model.predict(job, find_device(name)).breakdown_bytes["runtime_context"]
+        for name in ("a100-sxm-40gb", "h100-sxm-80gb", "pixel-3", "mi210")
+    }
+    assert contexts["h100-sxm-80gb"] == contexts["a100-sxm-40gb"] == model.context_bytes
+    assert contexts["pixel-3"] < contexts["mi210"] < model.context_bytes
+
+
+def test_away_from_the_measured_stack_a_lean_context_is_allowed_for(model: MemoryModel) -> None:
+    job = program(8)
+    measured, other = (
+        model.predict(job, find_device(n)).device_peak for n in ("a100-sxm-40gb", "h100-sxm-80gb")
+    )
+    assert measured.value == other.value
+    assert other.low < measured.low - 300 * MIB
