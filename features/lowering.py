@@ -8,22 +8,35 @@ from predictor.features.fusion import recognise
 from predictor.features.graph import Graph, Node
 from predictor.features.grouping import group_pointwise
 from predictor.features.precision import apply_precision
+from predictor.features.quantised import fuse_quantised
 from predictor.types import Precision, Runtime
 
 
-def lower(graph: Graph, *, precision: Precision = Precision.FP32, runtime: Runtime = Runtime.EAGER) -> Graph:
+def lower(
+    graph: Graph,
+    *,
+    precision: Precision = Precision.FP32,
+    runtime: Runtime = Runtime.EAGER,
+    training: bool = False,
+) -> Graph:
     """Recognises blocks, applies the numeric policy, then groups what a compiler fuses.
+
+    Quantised products run on integers when a compiler makes an inference program; eager frameworks run what
+    is written, and training needs the floats.
 
     Autocast decides operator by operator, so it must see blocks (a GELU spelled with Pow is no Pow) but no
     groups."""
-    nodes = tuple(_with_lowered_body(node, precision, runtime) for node in graph.nodes)
-    typed = apply_precision(recognise(replace(graph, nodes=nodes), runtime), precision)
+    nodes = tuple(_with_lowered_body(node, precision, runtime, training) for node in graph.nodes)
+    graph = replace(graph, nodes=nodes)
+    if runtime is Runtime.COMPILED and not training:
+        graph = fuse_quantised(graph)
+    typed = apply_precision(recognise(graph, runtime), precision)
     return group_pointwise(typed) if runtime is Runtime.COMPILED else typed
 
 
-def _with_lowered_body(node: Node, precision: Precision, runtime: Runtime) -> Node:
+def _with_lowered_body(node: Node, precision: Precision, runtime: Runtime, training: bool) -> Node:
     body = node.attributes.get("body")
     if not isinstance(body, Graph):
         return node
-    lowered = lower(body, precision=precision, runtime=runtime)
+    lowered = lower(body, precision=precision, runtime=runtime, training=training)
     return replace(node, attributes={**node.attributes, "body": lowered})

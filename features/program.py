@@ -52,7 +52,7 @@ def build_program(
     from predictor.features.lowering import lower
 
     load_rules()
-    lowered = lower(graph, runtime=runtime, precision=precision)
+    lowered = lower(graph, runtime=runtime, precision=precision, training=mode is Mode.TRAIN)
     return program_of(
         lowered,
         mode=mode,
