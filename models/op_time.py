@@ -4,8 +4,8 @@
 
 Families with measurements (products, convolutions, elementwise, layer norm, softmax) have a booster each.
 The others are analytic: their compute floor, or their bytes at the rate that the elementwise model gives
-the same traffic on this device, whichever is longer. Nothing names a device: equal specifications give
-equal answers.
+the same traffic on this device, whichever is longer. Devices that run no GPU kernels are priced by physics
+alone (predictor.models.roofline). Nothing names a device: equal specifications give equal answers.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, Json, TrainedModel
 from predictor.models.calibration import Spread
 from predictor.models.floor import BOUNDS, floors
+from predictor.models.roofline import roofline_times, runs_gpu_kernels
 
 MODEL_NAME = "op_time"
 
@@ -147,25 +148,23 @@ class OpTimeModel:
     def costs(self, works: Sequence[OpWork], device: DeviceSpec) -> OpCosts:
         """Costs of all works, one matrix per family. Equal works are priced each: deduplicate first."""
         floor = floors(works, device)
-        time_s, spread = floor.total_s.copy(), np.zeros(len(works))
+        source = [FALLBACK if work.family is Family.UNKNOWN else ANALYTIC for work in works]
         outside = np.zeros(len(works), dtype=np.bool_)
         unmeasured = np.zeros(len(works), dtype=np.bool_)
-        source = [ANALYTIC] * len(works)
-        groups: dict[Family | None, list[int]] = {}
-        for i, work in enumerate(works):
-            if work.launch_count > 0:
-                groups.setdefault(work.family if self._is_learned(work) else None, []).append(i)
-        for family, index in groups.items():
-            selected = [works[i] for i in index]
-            if family is None:
-                result = self._analytic(selected, floor.compute_s[index], floor.launch_s[index], device)
-                for i in index:
-                    source[i] = FALLBACK if works[i].family is Family.UNKNOWN else ANALYTIC
-            else:
-                result = self._learned(family, selected, floor.total_s[index], device)
-                for i in index:
-                    source[i] = LEARNED
-            time_s[index], spread[index], outside[index], unmeasured[index] = result
+        if runs_gpu_kernels(device):
+            time_s, spread = floor.total_s.copy(), np.zeros(len(works))
+            for family, index in self._by_model(works).items():
+                selected = [works[i] for i in index]
+                if family is None:
+                    result = self._analytic(selected, floor.compute_s[index], floor.launch_s[index], device)
+                else:
+                    result = self._learned(family, selected, floor.total_s[index], device)
+                    for i in index:
+                        source[i] = LEARNED
+                time_s[index], spread[index], outside[index], unmeasured[index] = result
+        else:
+            time_s, spread = roofline_times(floor, device)
+            outside[:] = unmeasured[:] = True
         return OpCosts(
             time_s=time_s,
             floor_s=floor.total_s,
@@ -176,6 +175,14 @@ class OpTimeModel:
             unmeasured=unmeasured,
             family_code=np.array([_FAMILIES.index(work.family) for work in works], dtype=np.intp),
         )
+
+    def _by_model(self, works: Sequence[OpWork]) -> Mapping[Family | None, list[int]]:
+        """Indices of the works that cost anything, by the booster that prices them; None: none does."""
+        groups: dict[Family | None, list[int]] = {}
+        for i, work in enumerate(works):
+            if work.launch_count > 0:
+                groups.setdefault(work.family if self._is_learned(work) else None, []).append(i)
+        return groups
 
     def _is_learned(self, work: OpWork) -> bool:
         if work.family not in self._boosters or (
