@@ -19,6 +19,8 @@ from predictor.features.wire import WireError, strip_bytes
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes
 NODE_LIMIT = 200_000
 DEPTH_LIMIT = 16
+# onnx keeps versions in 32 bits; the newest one is below 30.
+_OPSET_LIMIT = 2**31 - 1
 
 # Below this size parsing everything costs less than walking the wire format in Python.
 _PARSE_DIRECTLY_BYTES = 4 * 2**20
@@ -78,6 +80,10 @@ def parse_model(data: bytes | mmap.mmap, label: str) -> ModelProto:
         raise InvalidGraph(
             f"{label}: names no operator set version; export it again with ONNX IR version 3 or later"
         )
+    opsets = (*model.opset_import, *(item for function in model.functions for item in function.opset_import))
+    for opset in opsets:
+        if opset.version > _OPSET_LIMIT:
+            raise InvalidGraph(f"{label}: operator set version {opset.version} is none; the file is damaged")
     check_limits(model.graph, label)
     try:
         _check_text(model)

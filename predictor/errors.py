@@ -32,16 +32,30 @@ from difflib import get_close_matches
 from itertools import takewhile
 
 
+# Names in a damaged or hostile file may be megabytes long, and messages quote names.
+_MESSAGE_LIMIT = 4000
+
+
 class PerfcastError(Exception):
-    """Base of every error that perfcast raises on purpose."""
+    """Base of every error that perfcast raises on purpose. Beyond 4,000 characters a message is cut."""
 
     reason = "INTERNAL"
     exit_code = 1
 
     def __init__(self, message: str, **metadata: object) -> None:
+        message = _shortened(message)
         super().__init__(message)
         self.message = message
-        self.metadata = {key: str(value) for key, value in metadata.items()}
+        self.metadata = {key: _shortened(str(value)) for key, value in metadata.items()}
+
+
+def _shortened(text: str) -> str:
+    """Long text without its middle; the end of a message says what to do."""
+    left_out = len(text) - _MESSAGE_LIMIT
+    if left_out <= 0:
+        return text
+    half = _MESSAGE_LIMIT // 2 - 30
+    return f"{text[:half]} ... ({left_out + 60} characters left out) ... {text[-half:]}"
 
 
 class InvalidInput(PerfcastError):
