@@ -47,6 +47,14 @@ def positive_number(value: object, name: str, field: str, expected: str) -> None
         raise InvalidRequest(f"{name} is {_shown(value)}; expected {expected}", field=field)
 
 
+def sendable_text(value: str, name: str, field: str) -> None:
+    """Raises InvalidRequest for text that is no UTF-8, e.g. made of a command line's stray bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name} is {_shown(value)}; expected text in UTF-8", field=field) from None
+
+
 def _real(value: object) -> float | None:
     """The number as a float; None for what is no real number or lies beyond all floats."""
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -52,13 +52,14 @@ _Outcome: TypeAlias = "candidate_pb2.Candidate | PerfcastError"
 _CHUNK_BYTES = MIB
 _BATCH_CANDIDATES = 1024
 _BATCH_BYTES = 4 * MIB
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * MIB),
     ("grpc.max_metadata_size", 64 * 1024),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Shorter than all pauses together: a client that saw its server die finds the next one.
+    ("grpc.max_reconnect_backoff_ms", 200),
 )
 
 

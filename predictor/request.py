@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from predictor.checks import positive_number, whole_number
+from predictor.checks import positive_number, sendable_text, whole_number
 from predictor.errors import InvalidRequest
 from predictor.features.graph import Graph
 from predictor.features.program_source import ProgramSource
@@ -63,6 +63,9 @@ class PredictionRequest:
         for name, kinds, expected in _KINDS:
             if not isinstance(value := getattr(self, name), kinds):
                 raise InvalidRequest(f"{name} is a {type(value).__name__}; expected {expected}", field=name)
+        for name in ("device", "cluster"):
+            if isinstance(value := getattr(self, name), str):
+                sendable_text(value, name, name)
         if self.batch is not None:
             batch = whole_number(self.batch, "batch", "batch", "a positive number of samples")
             object.__setattr__(self, "batch", batch)
@@ -104,6 +107,7 @@ def _dims(dims: Mapping[Any, Any]) -> dict[str, int]:
             # An element of an integer input (`axes[0]`) may be any number.
             found[symbol] = number
             continue
+        sendable_text(symbol, "the name of a dim", "dims")
         found[symbol] = whole_number(number, f"dim {symbol}", f"dims.{symbol}", "a positive number")
     return found
 
@@ -116,6 +120,7 @@ def _input_shapes(shapes: Mapping[Any, Any]) -> dict[str, tuple[int, ...]]:
             raise InvalidRequest(
                 f"input_shapes: {name!r}: {shape!r}; expected whole sizes, e.g. (1, 3, 224, 224)", field=field
             )
+        sendable_text(name, "the name of an input", "input_shapes")
         sizes = tuple(shape)
         what = f"input shape {name}={'x'.join(map(str, sizes))}: a size"
         found[name] = tuple(whole_number(size, what, field, "positive sizes") for size in sizes)

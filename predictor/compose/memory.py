@@ -33,9 +33,9 @@ class MemoryCost:
 def usable_bytes(device: DeviceSpec) -> float:
     """Capacity that context, tensors and buffers share: the vendor's monitor's total where it is stated."""
     if device.reported_memory_bytes is not None:
-        return device.reported_memory_bytes
+        return float(device.reported_memory_bytes)
     reserved = max(_RESERVED_FRACTION * device.memory_bytes, _RESERVED_BYTES)
-    return max(0.0, device.memory_bytes - reserved)
+    return float(max(0.0, device.memory_bytes - reserved))
 
 
 def compose_memory(program: Program, device: DeviceSpec, plan: Plan, model: MemoryModel) -> MemoryCost:

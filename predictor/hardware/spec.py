@@ -83,6 +83,11 @@ class DeviceSpec:
             value = getattr(self, name)
             if value is not None or name in _NEEDED:
                 self._check(name, value, low, high)
+        for name in ("core_count", "year"):
+            if (value := getattr(self, name)) is not None:
+                what = f"device {self.id!r}: {name}"
+                whole = whole_number(value, what, f"device.{name}", "a whole number")
+                object.__setattr__(self, name, whole)
         if not isinstance(self.matrix_flops_per_s, Mapping):
             raise InvalidRequest(
                 f"device {self.id!r}: matrix_flops_per_s is {self.matrix_flops_per_s!r}; expected rates by "

@@ -17,6 +17,10 @@ from predictor.errors import OutputNotWritable
 
 _ID = re.compile(r"sha256:([0-9a-f]{64})\Z")
 _SUFFIX = ".onnx"
+# Looking at every file takes longer the more there are, so it waits until a share of the room is used up: one
+# that this many processes may use before all of it is. Some room is made at once, for the same reason.
+_WRITERS = 16
+_KEPT_FRACTION = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class GraphStore:
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._lock = Lock()
+        self._written_bytes, self._slack_bytes = 0, 0
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -53,7 +58,9 @@ class GraphStore:
                 except OSError as error:
                     partial.unlink(missing_ok=True)
                     raise OutputNotWritable(f"{path}: cannot be written ({error.strerror})") from None
-                self._evict(keep=path)
+                self._written_bytes += len(data)
+                if self._written_bytes > self._slack_bytes:
+                    self._evict(keep=path)
         return StoredModel(model_id, len(data))
 
     def read(self, model_id: str) -> bytes | None:
@@ -104,9 +111,12 @@ class GraphStore:
     def _evict(self, keep: Path) -> None:
         files = sorted(self._files(), key=lambda item: item[2])
         total_bytes = sum(size for _, size, _ in files)
-        for path, size, _ in files:
-            if total_bytes <= self._limit_bytes:
-                return
-            if path != keep:
-                path.unlink(missing_ok=True)
-                total_bytes -= size
+        if total_bytes > self._limit_bytes:
+            for path, size, _ in files:
+                if total_bytes <= _KEPT_FRACTION * self._limit_bytes:
+                    break
+                if path != keep:
+                    path.unlink(missing_ok=True)
+                    total_bytes -= size
+        self._written_bytes = 0
+        self._slack_bytes = max(0, self._limit_bytes - total_bytes) // _WRITERS

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
+from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from predictor.errors import InvalidRequest, PerfcastError, Unauthenticated
@@ -67,7 +68,7 @@ class CallInterceptor(grpc.ServerInterceptor):
             try:
                 answer = behaviour(self._checked(request, record), context)
             except Exception as error:
-                status = self._failed(record, error)
+                status = self._failed(record, error, context)
             else:
                 self._close(record, context)
                 return answer
@@ -83,7 +84,7 @@ class CallInterceptor(grpc.ServerInterceptor):
             try:
                 yield from behaviour(self._checked(request, record), context)
             except Exception as error:
-                status = self._failed(record, error)
+                status = self._failed(record, error, context)
             finally:
                 self._close(record, context)
             if status is not None:
@@ -113,7 +114,11 @@ class CallInterceptor(grpc.ServerInterceptor):
             yield request
 
     @staticmethod
-    def _failed(record: _Call, error: Exception) -> Any:
+    def _failed(record: _Call, error: Exception, context: grpc.ServicerContext) -> Any:
+        if isinstance(error, grpc.RpcError) and not context.is_active():
+            # The caller is gone: its stream of requests ends with this error, and nobody hears a status.
+            record.code = code_pb2.CANCELLED
+            return Status(code=record.code, message="the caller has left")
         status = error_to_status(error, record.request_id)
         record.code = status.code
         record.reason = error.reason if isinstance(error, PerfcastError) else type(error).__name__

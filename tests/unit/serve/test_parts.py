@@ -89,6 +89,23 @@ def test_store_drops_the_model_used_longest_ago(tmp_path: Path) -> None:
     assert [model.model_id for model in store.all()] == [_id(1), _id(3)]
 
 
+def test_store_stays_below_its_limit_and_seldom_looks_at_every_file(tmp_path: Path) -> None:
+    class Counting(GraphStore):
+        looks = 0
+
+        def _files(self) -> list[tuple[Path, int, int]]:
+            self.looks += 1
+            return super()._files()
+
+    store = Counting(tmp_path, 10_000)
+    for number in range(3000):
+        store.put(_id(number), b"x" * 10)
+        if number % 100 == 0:
+            assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 10_000
+    assert store.read(_id(2999)) is not None
+    assert store.looks < 1000
+
+
 def test_store_keeps_a_model_larger_than_itself(tmp_path: Path) -> None:
     store = GraphStore(tmp_path, 2)
     store.put(_id(1), b"xxxx")

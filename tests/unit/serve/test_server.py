@@ -471,3 +471,24 @@ class TestClient:
                 client.predict(PredictionRequest(model_id, "a100-pcie-40gb", batch=1))
             predictor.release.set()
             slow.join()
+
+
+def test_a_caller_that_leaves_its_stream_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with build_server(FakePredictor(), _settings(threads=2)) as running, caplog.at_level(logging.INFO):
+        with grpc.insecure_channel(running.address) as channel:
+            gate = threading.Event()
+
+            def questions() -> Iterator[pb.StreamPredictRequest]:
+                yield pb.StreamPredictRequest(request_id="left")
+                gate.wait(10)
+
+            answers = PredictionServiceStub(channel).StreamPredict(questions())
+            next(answers)
+            answers.cancel()
+            gate.set()
+        deadline_s = time.monotonic() + 5
+        while time.monotonic() < deadline_s and "CANCELLED" not in str([r.__dict__ for r in caplog.records]):
+            time.sleep(0.01)
+    codes = [record.__dict__["fields"]["code"] for record in caplog.records if record.message == "call"]
+    assert codes == ["CANCELLED"]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
