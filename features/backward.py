@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.features.evaluate_rules import Evaluated, actual_name
+from predictor.features.gradient_strides import GradientStrides
 from predictor.features.graph import Graph, Node, Value
 from predictor.features.liveness import MemoryStep
 from predictor.features.op_view import element_bits, vector_compute
@@ -46,11 +47,13 @@ class BackwardPass:
         """Appends the backward ops to `ops`."""
         arrived = self._seed(ops)
         self.seeds = frozenset(arrived)
+        strides = GradientStrides(self._graph)
         for index in range(len(self._nodes) - 1, -1, -1):
             node, found = self._nodes[index], self._evaluated[index]
             backward = found.backward
             if backward is None or arrived.isdisjoint(node.outputs):
                 continue
+            ops.extend(OpInstance(work, node.name, _COPY) for work in strides.before(node))
             ops.extend(
                 OpInstance(work, node.name, node.op_type, found.backward_covered) for work in backward.works
             )
@@ -58,6 +61,8 @@ class BackwardPass:
             for name in gradients:
                 if name in arrived:
                     ops.append(OpInstance(self._addition(name), node.name, node.op_type))
+                copies = strides.after(node, name, is_first=name not in arrived)
+                ops.extend(OpInstance(work, node.name, _COPY) for work in copies)
                 arrived.add(name)
                 if name in self._graph.parameters:
                     self.ready[name] = len(ops) - 1

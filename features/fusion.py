@@ -40,6 +40,7 @@ from __future__ import annotations
 from predictor.features.draft import Draft
 from predictor.features.graph import Graph
 from predictor.features.grouping import group_pointwise
+from predictor.features.joined_slices import join_slices
 from predictor.features.layout import make_copies_explicit
 from predictor.features.patterns import Candidates
 from predictor.features.patterns.language import Matcher
@@ -61,6 +62,7 @@ def recognise(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
     draft = Draft(graph)
     drop_host_arithmetic(draft)
     drop_no_ops(draft)
+    join_slices(draft)
     _replace_blocks(draft, runtime)
     draft.drop_dead()
     make_copies_explicit(draft)

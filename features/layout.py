@@ -64,7 +64,8 @@ def _step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
         if accepts and name in strided and not accepts(draft.shape(name), strided[name], position):
             node = _with_copy(draft, strided, node, position, copies)
     for name, order in zip(node.outputs, _output_orders(draft, strided, node), strict=False):
-        _set(draft, strided, name, in_order(draft.shape(name), order))
+        if name:
+            _set(draft, strided, name, in_order(draft.shape(name), order))
     return [*copies, node]
 
 
@@ -200,15 +201,18 @@ _ACCEPTS: dict[str, Callable[[Shape, Strides, int], bool]] = {
 }
 
 
-
 def accepts(op_type: str, shape: Shape, strides: Strides, position: int) -> bool:
     """Whether the kernel of `op_type` reads input `position` at those strides, without a copy first."""
     accept = _ACCEPTS.get(op_type)
     return accept is None or accept(shape, strides, position)
 
 
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+RECURRENT_ORDER = (0, 2, 1, 3)
 # Ops whose outputs may be strided although every input is row-major.
-_REORDERS = frozenset({"Transpose", "Split", "Slice", "Expand", "Gather", "Attention", "Contiguous"})
+_REORDERS = frozenset(
+    {"Transpose", "Split", "Slice", "Expand", "Gather", "Attention", "Contiguous", *RECURRENT}
+)
 
 
 def _output_orders(draft: Draft, strided: _Strided, node: Node) -> list[tuple[int, ...]]:
@@ -216,6 +220,9 @@ def _output_orders(draft: Draft, strided: _Strided, node: Node) -> list[tuple[in
     if node.op_type == "Attention" and node.domain == "perfcast":
         # Kernels write [B, L, H, D], so that merging the heads again is free.
         return [(0, 2, 1, 3)]
+    if node.op_type in RECURRENT and not node.attributes.get("layout"):
+        # Libraries write both directions of a step side by side, [T, B, directions, H].
+        return [RECURRENT_ORDER]
     if node.op_type == "Contiguous":
         order = node.attributes.get("order")
         return [tuple(map(int, order))] if isinstance(order, tuple) else []

@@ -6,9 +6,10 @@ columns, the rest is summed. FLOPs 2 * batch * m * n * k.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
-from predictor.features.graph import Value
+from predictor.features.graph import Shape, Value
 from predictor.features.op_view import OpView
 from predictor.features.ops.matmul import contract
 from predictor.features.ops.parts import row_work
@@ -17,13 +18,18 @@ from predictor.features.work import Contraction, Family, OpWork, Phase, Rows
 
 
 def _einsum_sides(op: OpView) -> tuple[list[str], str, dict[str, int]]:
+    count = len(op.text("equation").partition("->")[0].split(","))
+    return _sides(op.text("equation"), [op.input(index).shape for index in range(count)])
+
+
+def _sides(equation: str, shapes: Sequence[Shape]) -> tuple[list[str], str, dict[str, int]]:
     """Index letters per operand, of the output, and the size of each letter; an ellipsis becomes digits."""
-    equation = op.text("equation").replace(" ", "")
+    equation = equation.replace(" ", "")
     left, _, right = equation.partition("->")
     terms: list[str] = []
     sizes: dict[str, int] = {}
     for index, term in enumerate(left.split(",")):
-        shape = op.input(index).shape
+        shape = shapes[index]
         hidden = len(shape) - len(term.replace("...", ""))
         # Ellipsis dimensions align at the right: the last one is digit 0 in every operand.
         letters = term.replace("...", "".join(str(digit) for digit in range(hidden - 1, -1, -1)))
@@ -37,6 +43,25 @@ def _einsum_sides(op: OpView) -> tuple[list[str], str, dict[str, int]]:
         joined = "".join(terms)
         right = ellipsis + "".join(sorted(c for c in set(joined) if not c.isdigit() and joined.count(c) == 1))
     return terms, right.replace("...", ellipsis), sizes
+
+
+def operand_orders(equation: str, shapes: Sequence[Shape]) -> tuple[tuple[int, ...], ...] | None:
+    """Axes of both operands as their batch of products has them, outermost first; None for other counts.
+
+    The gradients of the operands leave the products in these orders.
+    """
+    terms, out, _ = _sides(equation, shapes)
+    if len(terms) != 2 or len(set(terms[0])) != len(terms[0]) or len(set(terms[1])) != len(terms[1]):
+        return None
+    left, right = terms
+    shared = [letter for letter in out if letter in left and letter in right]
+    summed = [letter for letter in left if letter in right and letter not in out]
+    rows = [letter for letter in left if letter not in right]
+    columns = [letter for letter in right if letter not in left]
+    return (
+        tuple(left.index(letter) for letter in (*shared, *rows, *summed)),
+        tuple(right.index(letter) for letter in (*shared, *summed, *columns)),
+    )
 
 
 def _einsum_contraction(left: str, right: str, out: str, sizes: dict[str, int]) -> Contraction:

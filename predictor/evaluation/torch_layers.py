@@ -74,6 +74,28 @@ class Heads(nn.Module):  # type: ignore[misc]
         return data.view(data.shape[0], data.shape[1], heads, -1).transpose(1, 2)
 
 
+class Packed(nn.Module):  # type: ignore[misc]
+    """Attention with one projection for queries, keys and values, taken apart by `unbind` or `chunk`."""
+
+    def __init__(self, width: int, heads: int, unbind: bool) -> None:
+        super().__init__()
+        self._heads, self._unbind = heads, unbind
+        self.projection, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, data: torch.Tensor) -> Any:
+        """(batch, length, width)."""
+        batch, length, width = data.shape
+        packed = self.projection(data)
+        if self._unbind:
+            shape = (batch, length, 3, self._heads, width // self._heads)
+            query, key, value = packed.reshape(shape).permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            shape = (batch, length, self._heads, width // self._heads)
+            query, key, value = (part.view(shape).transpose(1, 2) for part in packed.chunk(3, -1))
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
 class ByHand(Heads):
     """Attention written out with two products and a softmax."""
 
@@ -131,7 +153,7 @@ LAYERS = (
     _call("matmul 4-D", torch.matmul, (2, 3, 16, 20), data=(2, 3, 12, 16)),
     _call("matmul, broadcast", torch.matmul, (3, 16, 20), data=(2, 3, 12, 16)),
     _call("einsum", lambda a, b: torch.einsum("bhid,bhjd->bhij", a, b), (2, 3, 20, 8), data=(2, 3, 12, 8)),
-    _call("baddbmm", lambda x, b, c: torch.baddbmm(c, x, b), (4, 24, 32), (4, 16, 32), data=(4, 16, 24)),
+    _call("baddbmm", lambda x, b, c: torch.baddbmm(c, x, b), (4, 64, 32), (4, 16, 32), data=(4, 16, 64)),
     _call("addmm", lambda x, w, b: torch.addmm(b, x, w), (24, 32), (32,), data=(16, 24)),
     _tokens("embedding", lambda: nn.Sequential(nn.Embedding(100, 32), nn.Linear(32, 100)), 4, 16),
     _tokens("LSTM", lambda: Recurrent(nn.LSTM), 128, 3),
@@ -143,5 +165,7 @@ LAYERS = (
     _layer("attention, 2 of 6 heads", lambda: Heads(48, 6, 2), 2, 32, 48),
     _layer("attention, causal, 1 of 4 heads", lambda: Heads(48, 4, 1, True), 2, 32, 48),
     Case("attention to a memory", lambda: (Heads(48, 4), (torch.zeros(2, 8, 48), torch.zeros(2, 40, 48)))),
+    _layer("attention, packed, unbind", lambda: Packed(48, 4, True), 2, 32, 48),
+    _layer("attention, packed, chunk", lambda: Packed(48, 4, False), 2, 32, 48),
     _layer("attention by hand", lambda: ByHand(48, 4), 2, 32, 48),
 )
