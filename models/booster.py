@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import Any
+
+# The last entry of XGBoost's UBJ: the three numbers of the version that wrote it.
+_VERSION = re.compile(rb"version\[#L\0{7}\x03(?:i.){3}\}\Z", re.DOTALL)
+
+
+def content_sha256(blob: bytes) -> str:
+    """Hex digest of a booster's UBJ bytes without the library version at their end.
+
+    The same trees saved by another release of XGBoost have the same digest.
+    """
+    return hashlib.sha256(_VERSION.sub(b"", blob)).hexdigest()
 
 
 def load_booster(blob: bytes) -> Any:

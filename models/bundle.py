@@ -1,6 +1,7 @@
 """A bundle: a folder with `manifest.json` and one UBJ file per booster. No pickle, nothing executable.
 
-The bundle's id is the sha256 of everything it says and holds, so two trainings that agree have one id.
+The bundle's id is the sha256 of everything it says and holds, save the versions of the libraries that wrote
+it: two trainings that agree have one id.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 from predictor.errors import InvalidBundle, OutputNotWritable
-from predictor.models.booster import load_booster
+from predictor.models.booster import content_sha256, load_booster
 
 BUNDLE_SCHEMA = "perfcast.bundle/1"
 MANIFEST_NAME = "manifest.json"
 DEFAULT_PATH = Path(__file__).with_name("data") / "default"
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+
+# Kept in the manifest, not part of the id: the same trees are the same bundle, whichever release grew them.
+_OUTSIDE_ID = frozenset({"id", "libraries"})
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
 
@@ -55,7 +59,7 @@ def write_bundle(path: Path, models: Mapping[str, TrainedModel], manifest_extra:
                 raise ValueError(f"{name}.{key}: expected lower-case letters, digits, _ and -")
             file = f"{name}.{key}.ubj"
             files[file] = blob
-            boosters[key] = {"file": file, "sha256": hashlib.sha256(blob).hexdigest(), "bytes": len(blob)}
+            boosters[key] = {"file": file, "content_sha256": content_sha256(blob), "bytes": len(blob)}
         entries[name] = {"boosters": boosters, "params": dict(model.params)}
     manifest: dict[str, Json] = {"schema": BUNDLE_SCHEMA, **manifest_extra, "models": entries}
     manifest["id"] = identity = _identity(manifest)
@@ -65,7 +69,7 @@ def write_bundle(path: Path, models: Mapping[str, TrainedModel], manifest_extra:
 
 
 def _identity(manifest: Mapping[str, Json]) -> str:
-    content = {key: value for key, value in manifest.items() if key != "id"}
+    content = {key: value for key, value in manifest.items() if key not in _OUTSIDE_ID}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -83,7 +87,12 @@ def _replace_folder(path: Path, files: Mapping[str, bytes]) -> None:
             (partial / name).write_bytes(blob)
         if path.exists():
             path.replace(retired)
-        partial.replace(path)
+        try:
+            partial.replace(path)
+        except BaseException:
+            if retired.exists():
+                retired.replace(path)
+            raise
     except OSError as error:
         raise OutputNotWritable(f"{path}: cannot be written ({error.strerror or error})") from None
     finally:
@@ -178,10 +187,10 @@ class Bundle:
             blob = file.read_bytes()
         except OSError as error:
             raise InvalidBundle(f"{file}: cannot be read ({error.strerror or error})") from None
-        actual = hashlib.sha256(blob).hexdigest()
-        if actual != entry["sha256"]:
+        actual, expected = content_sha256(blob), entry["content_sha256"]
+        if actual != expected:
             raise InvalidBundle(
-                f"{file}: sha256 is {actual}, expected {entry['sha256']}; fetch the bundle again"
+                f"{file}: content hash is {actual}, expected {expected}; fetch the bundle again"
             )
         return load_booster(blob)
 

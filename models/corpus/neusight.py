@@ -8,7 +8,6 @@ to K features with a bias. Two sets: `random` shapes that the authors trained on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,9 +173,3 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], OpWork]] = {
     "ln": _rows,
     "softmax": _rows,
 }
-
-
-def parse_configuration(text: str) -> tuple[Mapping[str, Any], str]:
-    """(work as JSON, set) of one row's configuration."""
-    facts = json.loads(text)
-    return facts["work"], facts["set"]

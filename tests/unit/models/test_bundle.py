@@ -38,6 +38,41 @@ def test_the_id_is_that_of_the_contents(model: TrainedModel, tmp_path: Path) -> 
     assert first == again != other
 
 
+def test_versions_of_libraries_are_kept_but_change_no_id(model: TrainedModel, tmp_path: Path) -> None:
+    blob = model.boosters["main"]
+    assert blob[-8:] == b"\x03" + b"".join(b"i" + bytes([n]) for n in _version()) + b"}"
+    newer = TrainedModel({"main": blob[:-2] + bytes([_version()[2] + 1]) + b"}"}, model.params)
+    first = write_bundle(tmp_path / "a", {"m": model}, {"libraries": {"xgboost": "3.2.0"}})
+    second = write_bundle(tmp_path / "b", {"m": newer}, {"libraries": {"xgboost": "3.2.1"}})
+    assert first == second
+    assert Bundle.load(tmp_path / "b").manifest["libraries"] == {"xgboost": "3.2.1"}
+    assert Bundle.load(tmp_path / "b").booster("m", "main").num_boosted_rounds() == 4
+    other = TrainedModel({"main": blob.replace(b"num_trees", b"num_treez")}, model.params)
+    assert write_bundle(tmp_path / "c", {"m": other}, {}) != first
+
+
+def _version() -> list[int]:
+    return [int(part) for part in xgboost.__version__.split(".")[:3]]
+
+
+def test_a_failed_replacement_keeps_the_old_bundle(
+    model: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = write_bundle(tmp_path / "b", {"m": model}, {"seed": 1})
+    replace = Path.replace
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if self.name.endswith(".new"):
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_bundle(tmp_path / "b", {"m": model}, {"seed": 2})
+    assert Bundle.load(tmp_path / "b").id == before
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
 def test_a_bundle_replaces_a_bundle_but_nothing_else(model: TrainedModel, tmp_path: Path) -> None:
     write_bundle(tmp_path / "b", {"m": model, "old": model}, {})
     write_bundle(tmp_path / "b", {"m": model}, {})
@@ -83,7 +118,7 @@ def test_a_damaged_booster_is_found_when_it_is_used(model: TrainedModel, tmp_pat
     write_bundle(tmp_path / "b", {"m": model}, {})
     (tmp_path / "b" / "m.main.ubj").write_bytes(b"x")
     bundle = Bundle.load(tmp_path / "b")
-    with pytest.raises(InvalidBundle, match="sha256 is"):
+    with pytest.raises(InvalidBundle, match="content hash is"):
         bundle.booster("m", "main")
     (tmp_path / "b" / "m.main.ubj").unlink()
     with pytest.raises(InvalidBundle, match="cannot be read"):
