@@ -6,6 +6,7 @@ Every input follows from a seed and a number alone, so a finding can be made aga
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,8 @@ def seeds() -> tuple[bytes, ...]:
     """Small real models: ONNX's node tests, built networks, the examples."""
     from onnx.backend.test.loader import load_model_tests
 
+    # The tests' own arithmetic overflows on purpose.
+    warnings.simplefilter("ignore")
     found = [item.model.SerializeToString() for item in load_model_tests(kind="node")]
     found += [path.read_bytes() for path in sorted((ROOT / "examples").glob("*.onnx"))]
     configs = sorted((ROOT / "tests" / "assets" / "configs").glob("*.json"))
@@ -408,7 +411,7 @@ def _functions(rng: random.Random) -> ModelProto:
 
 def _nested(rng: random.Random) -> ModelProto:
     """If or Loop bodies inside each other."""
-    depth = rng.choice((3, 14, 17, 60, 90, 400))
+    depth = rng.choice((3, 9, 14, 17, 30))
     kind = rng.choice(("If", "If", "Loop"))
     body = [helper.make_node("Relu", ["x"], ["y"])]
     for level in range(depth):
@@ -491,7 +494,7 @@ def _deep_messages(rng: random.Random) -> ModelProto:
     """Types and attributes inside each other far deeper than a reader's stack."""
     model = _model([helper.make_node("Relu", ["x"], ["y"])])
     inner = model.graph.input[0].type
-    for _ in range(rng.choice((5, 30, 90))):
+    for _ in range(rng.choice((5, 20, 45))):
         inner = inner.sequence_type.elem_type
     inner.tensor_type.elem_type = 1
     holder = model.graph.node[0]

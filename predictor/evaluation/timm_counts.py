@@ -1,0 +1,198 @@
+"""Counts the work of every timm export of the corpus, in two processes, and keeps the counts beside it.
+
+A sweep takes minutes; the counts of a graph hold as long as the code that reads and counts graphs, the bundle
+and the file stay the same.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+
+from predictor.api import Predictor
+from predictor.errors import InvalidData, OutputNotWritable, PerfcastError
+from predictor.features.graph import Graph
+from predictor.features.program import build_program, execution_order
+from predictor.features.reader import read_graph
+from predictor.features.work import Convolution, Family, OpWork
+from predictor.models.corpus.build import Progress, silent
+from predictor.request import PredictionRequest
+from predictor.types import Mode, Optimizer, Precision, Runtime
+
+DEVICE = "a100-sxm-40gb"
+"""Where the share of fallback is priced."""
+CACHE = "timm_graph_counts.json"
+PROCESSES = 2
+_FEATURES = Path(__file__).resolve().parents[1] / "features"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCount:
+    """One export read at batch 1 and counted as eager FP32 inference.
+
+    Attributes:
+        products: matrix FLOPs by kind of product: `convolution`, `depthwise`, `linear` (by a weight),
+            `product` (of two computed tensors), `attention`, `recurrent`.
+        elements: elements that pass through each kind of normalization (of weights: `weight_norm`), through
+            global pooling and resizing.
+        fallback_fraction: part of the predicted time on DEVICE in ops without a rule.
+        error: message of the refusal; the numbers are 0 then.
+    """
+
+    file: str
+    model: str
+    image_size: int
+    nodes: int = 0
+    parameters: int = 0
+    buffers: int = 0
+    products: Mapping[str, int] = field(default_factory=dict)
+    elements: Mapping[str, int] = field(default_factory=dict)
+    op_types: Mapping[str, int] = field(default_factory=dict)
+    uncovered: tuple[str, ...] = ()
+    fallback_fraction: float = 0.0
+    time_s: float = 0.0
+    error: str = ""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of all matrix products and convolutions."""
+        return sum(self.products.values()) // 2
+
+
+def count_graph(path: Path, model: str, image_size: int, predictor: Predictor) -> GraphCount:
+    """Reads and counts one export; a PerfcastError becomes the count's `error`."""
+    try:
+        graph = read_graph(gzip.decompress(path.read_bytes()), batch=1)
+        return _count(graph, path.name, model, image_size, predictor)
+    except PerfcastError as error:
+        return GraphCount(path.name, model, image_size, error=error.message)
+
+
+def _count(graph: Graph, file: str, model: str, image_size: int, predictor: Predictor) -> GraphCount:
+    program = build_program(
+        graph, mode=Mode.INFER, precision=Precision.FP32, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
+    )
+    products: Counter[str] = Counter()
+    for op in program.ops:
+        products[_product(op.work)] += op.work.matrix_flops
+    answer = predictor.predict(PredictionRequest(graph, DEVICE))
+    return GraphCount(
+        file=file,
+        model=model,
+        image_size=image_size,
+        nodes=len(graph.nodes),
+        parameters=graph.parameter_count,
+        buffers=sum(graph.values[name].elements for name in graph.buffers),
+        products={name: flops for name, flops in products.items() if flops},
+        elements=_elements(graph),
+        op_types=dict(Counter(node.op_type for node in graph.nodes)),
+        uncovered=tuple(sorted({op.op_type for op in program.ops if not op.covered})),
+        fallback_fraction=answer.coverage.fallback,
+        time_s=answer.iteration_time_s.value,
+    )
+
+
+def _product(work: OpWork) -> str:
+    if isinstance(work.shape, Convolution):
+        return "depthwise" if work.shape.groups == work.shape.in_channels > 1 else "convolution"
+    if work.family in (Family.ATTENTION, Family.RECURRENT):
+        return work.family.value
+    return "linear" if work.parameter_bytes else "product"
+
+
+# Op type -> (name, which operand is counted: the first input or the first output).
+_COUNTED = {
+    "BatchNormalization": ("batch_norm", True),
+    "LayerNormalization": ("layer_norm", True),
+    "GroupNormalization": ("group_norm", True),
+    "InstanceNormalization": ("group_norm", True),
+    "GlobalAveragePool": ("global_pool", True),
+    "Resize": ("resize", False),
+}
+
+
+def _elements(graph: Graph) -> dict[str, int]:
+    weights = execution_order(graph)[1]
+    found: Counter[str] = Counter()
+    for node in graph.nodes:
+        name, of_input = _COUNTED.get(node.op_type, ("", True))
+        if name:
+            operand = node.inputs[0] if of_input else node.outputs[0]
+            found["weight_norm" if operand in weights else name] += graph.values[operand].elements
+    return dict(found)
+
+
+def count_graphs(
+    folder: Path, cache_folder: Path, bundle: Path | None = None, progress: Progress = silent
+) -> list[GraphCount]:
+    """Counts of all exports in file order, from the cache where that is still true.
+
+    Raises InvalidData (no exports), OutputNotWritable (cache).
+    """
+    index = _read_index(folder)
+    key = _key(index, Predictor.load(bundle).bundle_id)
+    path = cache_folder / CACHE
+    known = _cached(path, key)
+    if known is not None:
+        return known
+    jobs = [(str(folder / file), model, size, bundle) for file, model, size in index]
+    found: list[GraphCount] = []
+    with ProcessPoolExecutor(PROCESSES, get_context("spawn"), initializer=_start) as pool:
+        for done, count in enumerate(pool.map(_job, jobs, chunksize=8), 1):
+            found.append(count)
+            progress("timm graphs", done, len(jobs))
+    try:
+        cache_folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"key": key, "graphs": [asdict(item) for item in found]}), "utf-8")
+    except OSError as error:
+        raise OutputNotWritable(f"{path}: cannot be written ({error.strerror or error})") from None
+    return found
+
+
+def _start() -> None:
+    os.nice(19)
+
+
+@cache
+def _predictor(bundle: Path | None) -> Predictor:
+    return Predictor.load(bundle)
+
+
+def _job(job: tuple[str, str, int, Path | None]) -> GraphCount:
+    path, model, size, bundle = job
+    return count_graph(Path(path), model, size, _predictor(bundle))
+
+
+def _read_index(folder: Path) -> list[tuple[str, str, int]]:
+    """(file, model, image size) of each export."""
+    path = folder / "index.jsonl"
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        return sorted((line["file"], line["model"], int(line["image_size"])) for line in lines)
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidData(f"{path}: no index of exports ({error})") from None
+
+
+def _key(index: Sequence[tuple[str, str, int]], bundle_id: str) -> str:
+    digest = hashlib.sha256(f"{bundle_id} {index}".encode())
+    for source in (Path(__file__), *sorted(_FEATURES.rglob("*.py"))):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _cached(path: Path, key: str) -> list[GraphCount] | None:
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content.get("key") != key:
+        return None
+    return [GraphCount(**{**item, "uncovered": tuple(item["uncovered"])}) for item in content["graphs"]]
