@@ -38,6 +38,9 @@ from predictor.types import Notice
 
 MAXIMUM_ELEMENTS = 2**63 - 1
 _DEFAULT_VERSION = 1
+_PREFIX_LENGTH = 120
+# Nodes that bodies and functions may add to those of the file: loops in loops multiply.
+_OPENED_LIMIT = 30_000
 _NOTE_LIMIT = 32
 _UNKNOWN = TensorType(0, None)
 _TRACED_OPS = frozenset({"Reshape"})
@@ -77,6 +80,7 @@ class _Walk:
         self.names: set[str] = set()
         self.prefixes: set[str] = set()
         self.count = 0
+        self.limit = min(NODE_LIMIT, len(model.graph.node) + _OPENED_LIMIT)
         self.traced: Mapping[str, TensorType] | None = None
         if binding.traced is not None:
             # Read as exported first: only so does it show which dimensions of a constant held the batch.
@@ -112,8 +116,10 @@ class _Walk:
         typed: list[TypedCall] = []
         for call in order_calls(nodes, self.given(nodes)):
             self.count += 1
-            if self.count > NODE_LIMIT:
-                raise InvalidGraph(f"bodies and functions open to more than {NODE_LIMIT} nodes")
+            if self.count > self.limit:
+                raise InvalidGraph(
+                    f"bodies (If, Loop, Scan) and functions open to more than {_OPENED_LIMIT} nodes"
+                )
             if self.hints:
                 self.names.update((call.node.name, *call.outputs))
             attributes = read_attributes(call.node)
@@ -145,9 +151,11 @@ class _Walk:
         return self.walk(opened.nodes)
 
     def prefix(self, call: Call) -> str:
-        text = f"{call.node.name or next(filter(None, call.outputs), call.node.op_type)}/"
+        # Names inside bodies repeat their prefixes, so that they would double in length with every level.
+        text = f"{(call.node.name or next(filter(None, call.outputs), call.node.op_type))[-_PREFIX_LENGTH:]}/"
         while text in self.prefixes:
-            text = f"{next(filter(None, call.outputs), call.node.op_type)}/{len(self.prefixes)}/"
+            stem = next(filter(None, call.outputs), call.node.op_type)[-_PREFIX_LENGTH:]
+            text = f"{stem}/{len(self.prefixes)}/"
         self.prefixes.add(text)
         return text
 
