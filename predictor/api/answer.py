@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from predictor.api.notices import NOTABLE_FRACTION, notices
 from predictor.compose.energy import compose_energy, slowdown_under_cap
 from predictor.compose.memory import compose_memory
@@ -49,17 +51,22 @@ def assemble(
         fits=memory.fits,
         energy_j=energy.energy_j,
         average_power_w=energy.average_power_w,
-        time_breakdown_s=time.breakdown_s,
-        memory_breakdown_bytes=memory.breakdown_bytes,
-        energy_breakdown_j=energy.breakdown_j,
+        time_breakdown_s=_floats(time.breakdown_s),
+        memory_breakdown_bytes=_floats(memory.breakdown_bytes),
+        energy_breakdown_j=_floats(energy.breakdown_j),
         coverage=time.coverage,
         bundle=bundle_id,
         graph=program.fingerprint,
         device=device.id,
         device_count=plan.device_count,
-        capacity_bytes=memory.capacity_bytes,
+        capacity_bytes=float(memory.capacity_bytes),
         out_of_range=time.out_of_range_fraction > NOTABLE_FRACTION
         or memory.out_of_range
         or energy.out_of_range,
         warnings=tuple(notices(request, program, time, memory, energy, device, cluster)),
     )
+
+
+def _floats(parts: Mapping[str, float]) -> dict[str, float]:
+    """Plain floats, which every face prints alike: `419430400.0`, never `419430400`."""
+    return {name: float(part) for name, part in parts.items()}

@@ -13,6 +13,7 @@ from predictor.errors import InvalidGraph
 from predictor.features.builder import GraphBuilder
 from predictor.hardware.catalog import list_devices
 from predictor.parallel.plan import Plan
+from predictor.wire.prediction import prediction_from_proto, prediction_to_proto
 
 RESNET = Path(__file__).parents[2] / "examples" / "resnet50.onnx"
 
@@ -34,6 +35,7 @@ def assert_sane(answer: Prediction) -> None:
     for interval in (*(whole for whole, _ in parts), answer.throughput_samples_per_s, answer.average_power_w):
         assert 0 < interval.low <= interval.value <= interval.high
         assert isfinite(interval.high)
+    assert repr(prediction_from_proto(prediction_to_proto(answer))) == repr(answer)
     energy_j = answer.average_power_w.value * answer.iteration_time_s.value * answer.device_count
     assert answer.energy_j.value == pytest.approx(energy_j, rel=1e-9)
 
