@@ -108,7 +108,7 @@ def _transpose(graph: Graph, node: Node, position: int, strides: Strides) -> Str
     order = permutation if isinstance(permutation, tuple) else tuple(reversed(range(len(strides))))
     found = [0] * len(strides)
     for place, axis in enumerate(order):
-        found[int(axis)] = strides[place]
+        found[int(str(axis))] = strides[place]
     return tuple(found)
 
 

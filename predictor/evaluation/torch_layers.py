@@ -87,8 +87,8 @@ class Packed(nn.Module):  # type: ignore[misc]
         batch, length, width = data.shape
         packed = self.projection(data)
         if self._unbind:
-            shape = (batch, length, 3, self._heads, width // self._heads)
-            query, key, value = packed.reshape(shape).permute(2, 0, 3, 1, 4).unbind(0)
+            taken = packed.reshape(batch, length, 3, self._heads, width // self._heads)
+            query, key, value = taken.permute(2, 0, 3, 1, 4).unbind(0)
         else:
             shape = (batch, length, self._heads, width // self._heads)
             query, key, value = (part.view(shape).transpose(1, 2) for part in packed.chunk(3, -1))
