@@ -50,7 +50,12 @@ def fold(
 def fold_shape(op_type: str, attributes: Attributes, given: TensorType | None) -> Sequence[Array] | None:
     """Contents of an output that follows from its input's shape alone (SHAPE_RULES), where that is known."""
     shape = None if given is None else given.shape
-    return None if shape is None else [SHAPE_RULES[op_type](attributes, shape)]
+    if shape is None:
+        return None
+    try:
+        return [SHAPE_RULES[op_type](attributes, shape)]
+    except _MISFIT:
+        return None
 
 
 def _shape_of(attributes: Attributes, shape: tuple[int, ...]) -> Array:

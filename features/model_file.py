@@ -82,7 +82,7 @@ def parse_model(data: bytes | mmap.mmap, label: str) -> ModelProto:
         )
     opsets = (*model.opset_import, *(item for function in model.functions for item in function.opset_import))
     for opset in opsets:
-        if opset.version > _OPSET_LIMIT:
+        if not 0 <= opset.version <= _OPSET_LIMIT:
             raise InvalidGraph(f"{label}: operator set version {opset.version} is none; the file is damaged")
     check_limits(model.graph, label)
     try:

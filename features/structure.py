@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import GraphProto, ModelProto, NodeProto, inliner
+from onnx import GraphProto, ModelProto, NodeProto, checker, inliner
 
 from predictor.errors import InvalidGraph
 from predictor.features.model_file import NODE_LIMIT
@@ -102,7 +102,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
     _check_functions(model)
     try:
         return inliner.inline_local_functions(model, convert_version=False)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, checker.ValidationError) as error:
         raise InvalidGraph(f"model functions cannot be opened: {' '.join(str(error).split())}") from None
 
 
@@ -174,4 +174,6 @@ def _check_functions(model: ModelProto) -> None:
     except RecursionError:
         raise InvalidGraph("model functions call each other too deep") from None
     if total > NODE_LIMIT:
-        raise InvalidGraph(f"model functions expand to more than {NODE_LIMIT} nodes, which is the most that is read")
+        raise InvalidGraph(
+            f"model functions expand to more than {NODE_LIMIT} nodes, which is the most that is read"
+        )

@@ -31,13 +31,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import takewhile
 
-
 # Names in a damaged or hostile file may be megabytes long, and messages quote names.
 _MESSAGE_LIMIT = 4000
 
 
 class PerfcastError(Exception):
-    """Base of every error that perfcast raises on purpose. Beyond 4,000 characters a message is cut."""
+    """Base of every error that perfcast raises on purpose.
+
+    A message is one line; beyond 4,000 characters it is cut.
+    """
 
     reason = "INTERNAL"
     exit_code = 1
@@ -50,7 +52,12 @@ class PerfcastError(Exception):
 
 
 def _shortened(text: str) -> str:
-    """Long text without its middle; the end of a message says what to do."""
+    """Text on one line without control characters, and long text without its middle.
+
+    The end of a message says what to do.
+    """
+    if not text.isprintable():
+        text = "".join(char if char >= " " and char != "\x7f" else repr(char)[1:-1] for char in text)
     left_out = len(text) - _MESSAGE_LIMIT
     if left_out <= 0:
         return text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from onnx import FunctionProto, ModelProto, TensorProto, helper
 
-from predictor.errors import InvalidGraph
+from predictor.errors import InvalidGraph, UnboundSymbol
 from predictor.features.builder import GraphBuilder
 from predictor.features.model_file import DEPTH_LIMIT, NODE_LIMIT
 from predictor.features.program import build_program
@@ -287,3 +287,77 @@ def test_convolutions_whose_channels_do_not_fit(groups: int) -> None:
             optimizer=Optimizer.NONE,
             runtime=Runtime.EAGER,
         )
+
+
+def _loops(depth: int) -> bytes:
+    """Loops of unknown trips in each other; every level is tried twice."""
+    info = helper.make_tensor_value_info
+    body = [helper.make_node("Relu", ["x"], ["y"])]
+    for level in range(depth):
+        given = [info(f"i{level}", TensorProto.INT64, []), info(f"c{level}", TensorProto.BOOL, [])]
+        results = [info("flag", TensorProto.BOOL, []), info("y", FLOAT, None)]
+        graph = helper.make_graph(body, f"b{level}", given, results)
+        body = [helper.make_node("Loop", ["", "flag"], ["y"], body=graph)]
+    given = [info("x", FLOAT, [2, 3]), info("flag", TensorProto.BOOL, [])]
+    model = helper.make_model(
+        helper.make_graph(body, "g", given, [info("y", FLOAT, None)]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    return bytes(model.SerializeToString())
+
+
+def test_loops_in_loops_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_graph(_loops(4)).values["y"].shape == (1, 1, 1, 1, 2, 3)
+    # What is only tried is given up; what is needed is not.
+    monkeypatch.setattr("predictor.features.shapes._OPENED_LIMIT", 20)
+    assert read_graph(_loops(6)).values["y"].shape == (1, 1, 1, 1, 1, 1, 2, 3)
+    monkeypatch.setattr("predictor.features.shapes._OPENED_LIMIT", 3)
+    fails(_loops(6), "open to more than 3 nodes")
+
+
+def test_names_in_loops_do_not_double() -> None:
+    graph = read_graph(_loops(9))
+    assert max(map(len, graph.values)) < 2000
+
+
+@pytest.mark.parametrize("version", [2**40, -1, -(2**63)])
+def test_operator_sets_beyond_any_number(version: int) -> None:
+    model = ModelProto.FromString(good())
+    model.opset_import[0].version = version
+    fails(bytes(model.SerializeToString()), "operator set version", "damaged")
+
+
+def test_functions_that_explode_to_numbers_of_thousands_of_digits() -> None:
+    bombs = [_function("F0", _call("Relu", ""))]
+    bombs.extend(_function(f"F{i}", *[_call(f"F{i - 1}")] * 300) for i in range(1, 60))
+    fails(model_of([_call("F59")("x", "y")], functions=tuple(bombs)), "expand to more than")
+
+
+def test_messages_quote_no_megabytes() -> None:
+    node = helper.make_node("Relu", ["x" * 10**6], ["y"])
+    with pytest.raises(InvalidGraph) as caught:
+        read_graph(model_of([node]))
+    assert len(caught.value.message) < 5000
+    assert "characters left out" in caught.value.message
+
+
+def test_messages_are_one_line_whatever_names_hold() -> None:
+    b = GraphBuilder()
+    model = ModelProto.FromString(b.build([b.relu(b.input("x", (2, "H")))]))
+    model.graph.input[0].name = model.graph.node[0].input[0] = "a\nb\x1b[2J"
+    with pytest.raises(UnboundSymbol) as caught:
+        read_graph(bytes(model.SerializeToString()))
+    assert caught.value.message.isprintable()
+    assert "a\\nb\\x1b" in caught.value.message
+
+
+def test_function_calls_in_a_long_chain() -> None:
+    chain = [_function("F0", _call("Relu", ""))]
+    chain.extend(_function(f"F{i}", _call(f"F{i - 1}")) for i in range(1, 150))
+    fails(model_of([_call("F149")("x", "y")], functions=tuple(chain)), "cannot be opened", "depth")
+
+
+def test_attributes_of_another_type_are_no_bug() -> None:
+    node = helper.make_node("Shape", ["x"], ["s"], start=[1.5, 2.0])
+    fails(model_of([node, helper.make_node("Cast", ["s"], ["y"], to=FLOAT)]), "Shape", "start")
