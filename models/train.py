@@ -6,9 +6,10 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
+from predictor.errors import InvalidData
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import DEFAULT_PATH, Json, TrainedModel, write_bundle
-from predictor.models.corpus.build import Progress, read_index, read_source, silent
+from predictor.models.corpus.build import Progress, missing_sources, read_index, read_source, silent
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
 from predictor.models.memory import MODEL_NAME as MEMORY
@@ -26,6 +27,7 @@ SEED = 20260
 OP_SOURCE = "neusight"
 OP_DEVICES = ("p4-pcie-8gb", "p100-pcie-16gb", "v100-pcie-32gb", "t4-pcie-16gb", "a100-pcie-40gb")
 """Devices whose operator rows are trained on. The L4 and AMD rows of the same source stay unseen."""
+MEMORY_SOURCE = "gpumemnet"
 POWER_SOURCES = ("zeus-nsdi23", "gaissa-seaa2023-training")
 
 
@@ -34,6 +36,10 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
 
     Returns the bundle's id. Raises InvalidData (corpus absent or incomplete), OutputNotWritable.
     """
+    if missing := missing_sources(corpus, (OP_SOURCE, MEMORY_SOURCE, *POWER_SOURCES)):
+        raise InvalidData(
+            f"{corpus}: no rows of {', '.join(missing)}; run `perfcast corpus build --out {corpus}` first"
+        )
     sources = _sources(corpus)
     progress("op times", 0, _STEPS)
     devices = {name: find_device(name) for name in OP_DEVICES}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.errors import InvalidData, OutputNotWritable, UnknownName
+from predictor.errors import InvalidData, UnknownName
+from predictor.files import write_whole
 from predictor.models.corpus.manifest import Source, load_manifest
 from predictor.models.corpus.schema import SCHEMA_VERSION, conform
 
@@ -24,6 +25,9 @@ Progress = Callable[[str, int, int], None]
 
 ENVIRONMENT_ROOT = "PERFCAST_DATA"
 INDEX_NAME = "corpus.json"
+
+BUILT_WITH: Mapping[str, str] = {"memory_features": "gpumemnet"}
+"""Table that is no source -> the source it is built with."""
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -59,8 +63,9 @@ def build_corpus(
 ) -> tuple[CorpusEntry, ...]:
     """Writes `out`/<source>.parquet for every source (or those in `only`) and the index `out`/corpus.json.
 
-    Raises InvalidData (absent or altered file), UnknownName (source), OutputNotWritable. Each file appears
-    whole or not at all.
+    Returns what it built. Every raw file is checked before the first source is built. Each file appears whole
+    or not at all, and the index names only sources that are complete, whenever the build is interrupted.
+    Raises InvalidData (absent or altered file), UnknownName (source), OutputNotWritable.
     """
     folder = data_root(root)
     manifest = load_manifest()
@@ -68,24 +73,30 @@ def build_corpus(
     for name in names:
         if name not in manifest:
             raise UnknownName.among("source", name, manifest)
-    entries = []
+    for name in names:
+        manifest[name].verify(folder)
+    built = _entries_to_keep(out)
     for done, name in enumerate(names):
         progress(name, done, len(names))
-        entries.append(_build(manifest[name], folder, out))
+        if built.pop(name, None) is not None:
+            _write_index(out, built)
+        built[name] = _build(manifest[name], folder, out, progress)
+        _write_index(out, built)
     progress("corpus", len(names), len(names))
-    kept = (
-        [entry for entry in read_index(out) if entry.source not in names]
-        if (out / INDEX_NAME).exists()
-        else []
-    )
-    index = {entry.source: {"rows": entry.rows, "sha256": entry.sha256} for entry in [*kept, *entries]}
-    text = json.dumps({"schema": SCHEMA_VERSION, "sources": index}, indent=1, sort_keys=True) + "\n"
-    write_whole(out / INDEX_NAME, lambda path: path.write_text(text, encoding="utf-8"))
-    if "gpumemnet" in names:
-        from predictor.models.corpus.memory_features import write_memory_features
+    return tuple(built[name] for name in names)
 
-        write_memory_features(folder, out, progress=progress)
-    return tuple(entries)
+
+def _entries_to_keep(corpus: Path) -> dict[str, CorpusEntry]:
+    # What cannot be read, or is of another schema, is built anew.
+    with suppress(InvalidData):
+        return {entry.source: entry for entry in read_index(corpus)}
+    return {}
+
+
+def _write_index(corpus: Path, entries: Mapping[str, CorpusEntry]) -> None:
+    index = {name: {"rows": entry.rows, "sha256": entry.sha256} for name, entry in entries.items()}
+    text = json.dumps({"schema": SCHEMA_VERSION, "sources": index}, indent=1, sort_keys=True) + "\n"
+    write_whole(corpus / INDEX_NAME, lambda path: path.write_text(text, encoding="utf-8"), make_folder=True)
 
 
 def read_index(corpus: Path) -> tuple[CorpusEntry, ...]:
@@ -93,49 +104,55 @@ def read_index(corpus: Path) -> tuple[CorpusEntry, ...]:
     path = corpus / INDEX_NAME
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidData(f"{corpus}: no corpus there; run `perfcast corpus build` first") from None
     except (OSError, ValueError) as error:
-        raise InvalidData(f"{path}: cannot be read ({error}); run `perfcast corpus build` first") from None
-    if index.get("schema") != SCHEMA_VERSION:
-        raise InvalidData(
-            f"{path}: schema {index.get('schema')!r}, expected {SCHEMA_VERSION!r}; build the corpus again"
-        )
+        raise InvalidData(f"{path}: cannot be read ({error}); build the corpus again") from None
+    schema = index.get("schema") if isinstance(index, dict) else None
+    if schema != SCHEMA_VERSION:
+        raise InvalidData(f"{path}: schema {schema!r}, expected {SCHEMA_VERSION!r}; build the corpus again")
     return tuple(
         CorpusEntry(name, item["rows"], item["sha256"]) for name, item in sorted(index["sources"].items())
     )
 
 
-def read_source(corpus: Path, source: str) -> pl.DataFrame:
-    """The rows of one source. Raises InvalidData when it was not built."""
+def missing_sources(corpus: Path, sources: Iterable[str]) -> list[str]:
+    """Which of `sources` a folder does not hold; all of them when it is no corpus."""
+    built = _entries_to_keep(corpus)
+    return [name for name in sources if name not in built]
+
+
+def read_source(corpus: Path, name: str) -> pl.DataFrame:
+    """The rows of one source, or of a table that is built with one. Raises InvalidData: absent, damaged."""
     import polars as pl
 
-    path = corpus / f"{source}.parquet"
+    path = corpus / f"{name}.parquet"
+    remedy = f"run `perfcast corpus build --source {BUILT_WITH.get(name, name)}`"
     if not path.is_file():
-        raise InvalidData(f"{path}: not found; run `perfcast corpus build --source {source}` first")
-    return pl.read_parquet(path)
+        raise InvalidData(f"{path}: not found; {remedy} first")
+    try:
+        return pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise InvalidData(f"{path}: cannot be read ({error}); {remedy} again") from None
 
 
-def _build(source: Source, root: Path, out: Path) -> CorpusEntry:
-    folder = source.verify(root)
+def write_table(frame: pl.DataFrame, corpus: Path, name: str) -> None:
+    """Writes what `read_source` reads. Raises OutputNotWritable."""
+    path = corpus / f"{name}.parquet"
+    write_whole(path, lambda partial: frame.write_parquet(partial, compression="zstd"), make_folder=True)
+
+
+def _build(source: Source, root: Path, out: Path, progress: Progress) -> CorpusEntry:
     reader = import_module(f"predictor.models.corpus.{source.reader}")
-    frame = conform(reader.read(folder), source.id)
-    write_whole(out / f"{source.id}.parquet", lambda path: frame.write_parquet(path, compression="zstd"))
+    frame = conform(reader.read(root / source.id), source.id)
+    write_table(frame, out, source.id)
+    if source.id in BUILT_WITH.values():
+        from predictor.models.corpus.memory_features import write_memory_features
+
+        write_memory_features(root, out, progress=progress)
     return CorpusEntry(source.id, frame.height, _rows_sha256(frame))
 
 
 def _rows_sha256(frame: pl.DataFrame) -> str:
     # Over the content, not the Parquet bytes, which change with the writer's version.
     return hashlib.sha256(frame.write_csv(float_scientific=True).encode()).hexdigest()
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Runs `write` on a path beside `path` and moves the result there. Raises OutputNotWritable."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(partial)
-        partial.replace(path)
-    except OSError as error:
-        raise OutputNotWritable(f"{path}: cannot be written ({error.strerror or error})") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink()

@@ -33,8 +33,8 @@ class Source:
     licence: str
     files: tuple[SourceFile, ...]
 
-    def verify(self, root: Path) -> Path:
-        """The source's folder below `root`, after comparing every file with its hash.
+    def verify(self, root: Path) -> None:
+        """Compares every file below `root`/id with its hash.
 
         Raises InvalidData naming the file and, on a mismatch, both hashes.
         """
@@ -56,7 +56,6 @@ class Source:
                     expected=file.sha256,
                     actual=actual,
                 )
-        return folder
 
 
 def file_sha256(path: Path) -> str:

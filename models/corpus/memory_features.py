@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.errors import InvalidData, PerfcastError
-from predictor.models.corpus.build import Progress, read_source, silent, write_whole
+from predictor.models.corpus.build import Progress, read_source, silent, write_table
 from predictor.models.memory import FEATURES, memory_features, workspace_potential_bytes
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
@@ -106,7 +106,7 @@ def write_memory_features(
     table = memory_table(
         read_source(corpus, "gpumemnet"), root / GRAPH_FOLDER, workers=workers, progress=progress
     )
-    write_whole(corpus / f"{TABLE}.parquet", lambda path: table.frame.write_parquet(path, compression="zstd"))
+    write_table(table.frame, corpus, TABLE)
     return table
 
 

@@ -42,9 +42,14 @@ def evaluate(
     from predictor.cli.output import write_rows
     from predictor.evaluation import run
 
+    names = suite or list(run.SUITES)
+    # Suites take minutes: what can be known to fail, fails before the first.
+    run.require_suites(names)
+    if gate:
+        run.require_record(names)
     options = run.Options(root=root, corpus=corpus, bundle=bundle, report=report)
     with progress_bar() as progress:
-        found = {name: run.evaluate(name, options, progress=progress) for name in suite or run.SUITES}
+        found = {name: run.evaluate(name, options, progress=progress) for name in names}
     rows = [row for part in found.values() for row in part]
     if output is Output.JSON:
         write_rows([row.to_json() for row in rows])
@@ -52,8 +57,7 @@ def evaluate(
         from predictor.cli.render_evaluation import evaluation_view
 
         data_console().print(evaluation_view(rows))
-    for name, part in found.items():
-        if accept:
-            run.accept(name, part)
-        if gate:
-            run.gate(name, part)
+    if accept:
+        run.accept(found)
+    if gate:
+        run.gate(found)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import OutputNotWritable
+from predictor.files import write_whole
 
 
 def write_json(value: Mapping[str, Any], target: Path | None = None) -> None:
@@ -34,21 +32,4 @@ def write_text(text: str, target: Path | None = None) -> None:
 
 def write_bytes(data: bytes, target: Path) -> None:
     """Replaces `target` in one step. Raises OutputNotWritable; nothing half-written is left behind."""
-    partial: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        partial = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        # mkstemp makes files private; an output should have the mode that the user's umask gives.
-        umask = os.umask(0)
-        os.umask(umask)
-        partial.chmod(0o666 & ~umask)
-        partial.replace(target)
-    except OSError as error:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
-        raise OutputNotWritable(
-            f"{target}: cannot be written ({error.strerror}); give a file in a folder you may write to",
-            path=target,
-        ) from None
+    write_whole(target, lambda path: path.write_bytes(data))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from predictor.errors import OutputNotWritable
 from predictor.evaluation.neusight import PUBLISHED, Scored
 from predictor.evaluation.rows import EvaluationRow
+from predictor.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,4 @@ def write_report(
         f"bundle `{bundle_id}`.\n"
     )
     text = "\n".join([head, *(table.markdown() for table in (scores_table(rows), *tables))])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputNotWritable(f"{path}: cannot be written ({error.strerror or error})") from None
+    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8"), make_folder=True)

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from predictor.api import Predictor
 from predictor.errors import AccuracyGateFailed, InvalidData, UnknownName
-from predictor.evaluation import configs, energy, memory, neusight, onnx_node_tests, torch_capture
+from predictor.evaluation import (
+    configs,
+    energy,
+    memory,
+    neusight,
+    onnx_node_tests,
+    timm_graphs,
+    torch_capture,
+)
 from predictor.evaluation.report import Table, cells_table, write_report
 from predictor.evaluation.rows import EvaluationRow
+from predictor.files import write_whole
 from predictor.models.bundle import Bundle
-from predictor.models.corpus.build import Progress, build_corpus, data_root, silent
+from predictor.models.corpus.build import Progress, build_corpus, data_root, missing_sources, silent
+from predictor.models.train import MEMORY_SOURCE, OP_SOURCE, POWER_SOURCES
 
 RECORD = Path(__file__).with_name("record.json")
 """Rows of the last accepted evaluation of each suite; the gate compares with them."""
@@ -28,7 +38,7 @@ class Options:
 
     Attributes:
         root: raw sources (None: PERFCAST_DATA).
-        corpus: built corpus; built there when it is absent. Only memory and energy read it.
+        corpus: built corpus; sources that a suite needs and it lacks are built. Memory and energy read it.
         bundle: None is the bundle that ships.
         report: folder for the Markdown report, or None for none.
     """
@@ -41,20 +51,43 @@ class Options:
 
 def evaluate(suite: str, options: Options = Options(), *, progress: Progress = silent) -> list[EvaluationRow]:
     """Rows of one suite. Raises UnknownName (suite), InvalidData, InvalidBundle, OutputNotWritable."""
-    runner = SUITES.get(suite)
-    if runner is None:
-        raise UnknownName.among("suite", suite, SUITES)
-    rows, tables = runner(options, progress)
+    require_suites([suite])
+    rows, tables = SUITES[suite](options, progress)
     if options.report is not None:
         write_report(options.report / f"{suite}.md", suite, Bundle.load(options.bundle).id, rows, tables)
     return rows
 
 
-def gate(suite: str, rows: Sequence[EvaluationRow], record: Path = RECORD) -> None:
-    """Raises AccuracyGateFailed, naming every row that is worse than the record by more than NOISE."""
-    accepted = _read_record(record).get(suite)
-    if accepted is None:
-        raise InvalidData(f"{record}: holds no rows of suite {suite}; accept some with --accept first")
+def require_suites(names: Iterable[str]) -> None:
+    """Raises UnknownName for the first name that is no suite."""
+    for name in names:
+        if name not in SUITES:
+            raise UnknownName.among("suite", name, SUITES)
+
+
+def require_record(suites: Iterable[str], record: Path = RECORD) -> None:
+    """Raises InvalidData naming the suites of which no rows were accepted yet."""
+    known = _read_record(record)
+    if missing := [suite for suite in suites if suite not in known]:
+        raise InvalidData(f"{record}: no rows of suite {', '.join(missing)}; accept some with --accept first")
+
+
+def gate(found: Mapping[str, Sequence[EvaluationRow]], record: Path = RECORD) -> None:
+    """Raises AccuracyGateFailed, naming per suite every row that is worse than the record by more than NOISE.
+
+    Raises InvalidData for a suite without a record.
+    """
+    require_record(found, record=record)
+    accepted = _read_record(record)
+    losses = {suite: _losses(rows, accepted[suite]) for suite, rows in found.items()}
+    failed = [f"suite {suite}: {'; '.join(worse)}" for suite, worse in losses.items() if worse]
+    if failed:
+        raise AccuracyGateFailed(
+            ". ".join(failed), suites=[suite for suite, worse in losses.items() if worse]
+        )
+
+
+def _losses(rows: Sequence[EvaluationRow], accepted: Mapping[str, float]) -> list[str]:
     worse = []
     for row in rows:
         before = accepted.get(_row_key(row))
@@ -64,16 +97,15 @@ def gate(suite: str, rows: Sequence[EvaluationRow], record: Path = RECORD) -> No
         if loss > NOISE:
             worse.append(f"{row.group} {row.metric} {before:.4f} -> {row.value:.4f}")
     missing = sorted(accepted.keys() - {_row_key(row) for row in rows})
-    worse += [f"{key} is no longer scored" for key in missing]
-    if worse:
-        raise AccuracyGateFailed(f"suite {suite}: {'; '.join(worse)}", suite=suite)
+    return worse + [f"{key} is no longer scored" for key in missing]
 
 
-def accept(suite: str, rows: Sequence[EvaluationRow], record: Path = RECORD) -> None:
-    """Makes `rows` the record that later runs are compared with."""
+def accept(found: Mapping[str, Sequence[EvaluationRow]], record: Path = RECORD) -> None:
+    """Makes these rows the record that later runs are compared with; other suites keep theirs."""
     known = _read_record(record)
-    known[suite] = {_row_key(row): row.value for row in rows}
-    record.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    known |= {suite: {_row_key(row): row.value for row in rows} for suite, rows in found.items()}
+    text = json.dumps(known, indent=1, sort_keys=True) + "\n"
+    write_whole(record, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _row_key(row: EvaluationRow) -> str:
@@ -83,7 +115,10 @@ def _row_key(row: EvaluationRow) -> str:
 def _read_record(record: Path) -> dict[str, dict[str, float]]:
     if not record.is_file():
         return {}
-    found: dict[str, dict[str, float]] = json.loads(record.read_text(encoding="utf-8"))
+    try:
+        found: dict[str, dict[str, float]] = json.loads(record.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidData(f"{record}: is no JSON ({error}); restore it or remove it") from None
     return found
 
 
@@ -94,7 +129,7 @@ def _neusight(options: Options, progress: Progress) -> tuple[list[EvaluationRow]
 
 
 def _memory(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
-    corpus = _corpus(options, progress)
+    corpus = _corpus(options, (MEMORY_SOURCE,), progress)
     cells = memory.score_memory(
         data_root(options.root), corpus, Bundle.load(options.bundle), progress=progress
     )
@@ -102,7 +137,8 @@ def _memory(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
 
 
 def _energy(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
-    cells = energy.score_power(_corpus(options, progress), Bundle.load(options.bundle), progress=progress)
+    corpus = _corpus(options, (OP_SOURCE, *POWER_SOURCES), progress)
+    cells = energy.score_power(corpus, Bundle.load(options.bundle), progress=progress)
     return energy.power_evaluation_rows(cells), []
 
 
@@ -111,15 +147,18 @@ def _graphs(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
     checked = [onnx_node_tests.check_case(case) for case in cases]
     rows, tables = configs.config_suite()
     captured_rows, captured_tables = torch_capture.torch_suite()
+    timm_rows, timm_tables = timm_graphs.timm_suite(
+        data_root(options.root), options.corpus, options.bundle, progress
+    )
     return (
-        [*onnx_node_tests.node_test_rows(checked), *rows, *captured_rows],
-        [*onnx_node_tests.node_test_tables(checked), *tables, *captured_tables],
+        [*onnx_node_tests.node_test_rows(checked), *rows, *captured_rows, *timm_rows],
+        [*onnx_node_tests.node_test_tables(checked), *tables, *captured_tables, *timm_tables],
     )
 
 
-def _corpus(options: Options, progress: Progress) -> Path:
-    if not (options.corpus / "corpus.json").is_file():
-        build_corpus(options.root, options.corpus, progress=progress)
+def _corpus(options: Options, sources: Sequence[str], progress: Progress) -> Path:
+    if missing := missing_sources(options.corpus, sources):
+        build_corpus(options.root, options.corpus, only=missing, progress=progress)
     return options.corpus
 
 

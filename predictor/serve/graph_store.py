@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 
 from predictor.errors import OutputNotWritable
+from predictor.files import write_whole
 
 _ID = re.compile(r"sha256:([0-9a-f]{64})\Z")
 _SUFFIX = ".onnx"
@@ -50,14 +51,8 @@ class GraphStore:
         if path is None:
             raise ValueError(f"{model_id!r} is no content address")
         if not self._touch(path):
-            partial = path.with_name(f".{path.name}.{os.getpid()}")
             with self._lock:
-                try:
-                    partial.write_bytes(data)
-                    partial.replace(path)
-                except OSError as error:
-                    partial.unlink(missing_ok=True)
-                    raise OutputNotWritable(f"{path}: cannot be written ({error.strerror})") from None
+                write_whole(path, lambda partial: partial.write_bytes(data))
                 self._written_bytes += len(data)
                 if self._written_bytes > self._slack_bytes:
                     self._evict(keep=path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,8 @@ ROWS = [
 def _scored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "SUITES", {"neusight": lambda options, progress: (ROWS, [])})
     record = tmp_path / "record.json"
-    accept, gate = run.accept, run.gate
-    monkeypatch.setattr(run, "accept", lambda suite, rows: accept(suite, rows, record))
-    monkeypatch.setattr(run, "gate", lambda suite, rows: gate(suite, rows, record))
+    for name in ("accept", "gate", "require_record"):
+        monkeypatch.setattr(run, name, partial(getattr(run, name), record=record))
 
 
 def _evaluate(*flags: str) -> tuple[int, str, str]:
@@ -55,6 +55,17 @@ def test_the_gate_exits_7_when_a_number_is_worse(monkeypatch: pytest.MonkeyPatch
     assert code == 7
     assert "14.0%" in stdout
     assert "0.1200 -> 0.1400" in stderr
+
+
+def test_what_will_fail_fails_before_the_first_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(options: object, progress: object) -> object:
+        raise AssertionError("scored")
+
+    monkeypatch.setattr(run, "SUITES", {"neusight": never})
+    code, _, stderr = _evaluate("--gate")
+    assert (code, "no rows of suite neusight" in stderr) == (3, True)
+    code, _, stderr = _evaluate("--suite", "neusight", "--suite", "nope")
+    assert (code, "unknown suite 'nope'" in stderr) == (3, True)
 
 
 def test_an_unknown_suite_is_named() -> None:

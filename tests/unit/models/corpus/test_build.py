@@ -8,9 +8,10 @@ import pytest
 
 from predictor.errors import InvalidData, OutputNotWritable, UnknownName
 from predictor.models.corpus import build
-from predictor.models.corpus.build import build_corpus, data_root, read_index, read_source
+from predictor.models.corpus.build import build_corpus, data_root, missing_sources, read_index, read_source
 from predictor.models.corpus.manifest import Source, SourceFile, file_sha256, load_manifest
 from predictor.models.corpus.schema import COLUMNS, canonical, conform
+from predictor.models.train import train
 
 ROW = {
     "subject": "relu",
@@ -48,6 +49,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def two(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Source]:
+    """A second source, `other`, after `made`."""
+    (root / "other").mkdir()
+    (root / "other" / "raw.txt").write_text("5.0")
+    digest = file_sha256(root / "other" / "raw.txt")
+    other = Source("other", "made", "https://y", "def", "MIT", (SourceFile("raw.txt", "up.txt", digest),))
+    sources = [*build.load_manifest().values(), other]
+    monkeypatch.setattr(build, "load_manifest", lambda: {source.id: source for source in sources})
+    return sources
+
+
 def test_rows_are_written_with_an_index(root: Path, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     (entry,) = build_corpus(root, tmp_path / "out", progress=lambda *args: seen.append(args))
@@ -72,6 +85,70 @@ def test_an_altered_file_names_both_hashes(root: Path, tmp_path: Path) -> None:
     assert expected in caught.value.message
     assert file_sha256(path) in caught.value.message
     assert not (tmp_path / "out" / "made.parquet").exists()
+
+
+def test_every_file_is_checked_before_anything_is_built(
+    root: Path, tmp_path: Path, two: list[Source]
+) -> None:
+    (root / "other" / "raw.txt").write_text("3.0")
+    with pytest.raises(InvalidData, match="other"):
+        build_corpus(root, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupted_build_names_only_what_is_complete(
+    root: Path, tmp_path: Path, two: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build_corpus(root, out)
+    assert missing_sources(out, ["other", "made"]) == []
+
+    class Interrupted(_Reader):
+        @staticmethod
+        def read(folder: Path) -> pl.DataFrame:
+            if folder.name == "other":
+                raise KeyboardInterrupt
+            return _Reader.read(folder)
+
+    monkeypatch.setattr(build, "import_module", lambda name: Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus(root, out)
+    assert missing_sources(out, ["other", "made"]) == ["other"]
+    monkeypatch.setattr(build, "import_module", lambda name: _Reader)
+    assert [entry.source for entry in build_corpus(root, out, only=["other"])] == ["other"]
+    assert missing_sources(out, ["other", "made"]) == []
+
+
+def test_a_corpus_of_another_schema_is_replaced(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for text in ('{"schema": "old"}', "[]", "no json"):
+        (out / "corpus.json").write_text(text)
+        with pytest.raises(InvalidData, match="build the corpus again"):
+            read_index(out)
+        build_corpus(root, out)
+        assert len(read_index(out)) == 1
+
+
+def test_a_damaged_table_is_named(root: Path, tmp_path: Path) -> None:
+    build_corpus(root, tmp_path / "out")
+    path = tmp_path / "out" / "made.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InvalidData, match=r"made\.parquet.*corpus build --source made"):
+        read_source(tmp_path / "out", "made")
+
+
+def test_training_names_every_source_it_lacks_before_it_starts(root: Path, tmp_path: Path) -> None:
+    build_corpus(root, tmp_path / "out")
+    with pytest.raises(InvalidData, match="neusight, gpumemnet, zeus-nsdi23, gaissa-seaa2023-training; run"):
+        train(tmp_path / "out", tmp_path / "bundle", progress=_never)
+    with pytest.raises(InvalidData, match="corpus build"):
+        train(tmp_path / "nowhere", tmp_path / "bundle", progress=_never)
+    assert not (tmp_path / "bundle").exists()
+
+
+def _never(what: str, done: int, total: int) -> None:
+    raise AssertionError(what)
 
 
 def test_an_absent_file_says_where_it_is_from(root: Path, tmp_path: Path) -> None:
