@@ -161,7 +161,7 @@ def _check_functions(model: ModelProto) -> None:
             if key in bodies:
                 if key not in sizes:
                     sizes[key] = size_of(bodies[key], (*stack, key))
-                # What is beyond the limit is large enough: exact counts of hostile files have thousands of digits.
+                # Beyond the limit no exact count is needed: hostile files have counts of thousands of digits.
                 total = min(total + sizes[key], NODE_LIMIT + 1)
             total += 1
             for attribute in node.attribute:
