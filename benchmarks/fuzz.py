@@ -215,6 +215,7 @@ def fuzz(seed: int, cpu_minutes: float, workers: int, folder: Path) -> Totals:
     totals = Totals()
     pool = [Worker(seed) for _ in range(workers)]
     number = 0
+    shown_s = 0.0
     for worker in pool:
         worker.give(number)
         number += 1
@@ -237,6 +238,9 @@ def fuzz(seed: int, cpu_minutes: float, workers: int, folder: Path) -> Totals:
                 print(f"finding: {outcome.finding} ({outcome.change}) -> {path}", file=sys.stderr, flush=True)
             worker.give(number)
             number += 1
+            if totals.cpu_s > shown_s + 60:
+                shown_s = totals.cpu_s
+                print(f"{totals.tried} inputs, {shown_s / 60:.1f} CPU minutes", file=sys.stderr, flush=True)
     for worker in pool:
         worker.process.kill()
     return totals
