@@ -11,6 +11,7 @@ from predictor.errors import InvalidGraph
 from predictor.features.backward import BackwardPass
 from predictor.features.control import TRIP_COUNT
 from predictor.features.evaluate_rules import Evaluated, RuleEvaluator
+from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
 from predictor.features.liveness import memory_work
 from predictor.features.rules import Backward
@@ -25,12 +26,10 @@ def evaluate_body(evaluate: RuleEvaluator, node: Node, body: Graph) -> Evaluated
 
     Raises InvalidGraph when the trips come to more than OP_LIMIT kernels.
     """
-    from predictor.features.program import execution_order, with_gradient
-
     trips = node.attributes.get(TRIP_COUNT, 1)
     times = trips if isinstance(trips, int) else 1
     nodes, weights = execution_order(body)
-    sources = _with_gradient(evaluate, node, body)
+    sources = _sources_of_gradient(evaluate, node, body)
     needed = with_gradient(body, nodes, sources) if sources else set()
     inside = evaluate.of_body(body, needed, weights)
     evaluated = [inside(inner) for inner in nodes]
@@ -55,11 +54,13 @@ def evaluate_body(evaluate: RuleEvaluator, node: Node, body: Graph) -> Evaluated
         workspace_bytes=max((found.workspace_bytes for found in evaluated), default=0),
         backward_workspace_bytes=max((found.backward_workspace_bytes for found in evaluated), default=0),
         inner=tuple(step) * times,
-        missing=_missing(nodes, evaluated),
+        missing=tuple(
+            name for inner, found in zip(nodes, evaluated, strict=True) for name in found.uncovered(inner)
+        ),
     )
 
 
-def _with_gradient(evaluate: RuleEvaluator, node: Node, body: Graph) -> set[str]:
+def _sources_of_gradient(evaluate: RuleEvaluator, node: Node, body: Graph) -> set[str]:
     """Inputs and weights of the body whose gradient the node must deliver."""
     if not evaluate.training:
         return set()
@@ -77,15 +78,3 @@ def _check_size(node: Node, step: Sequence[OpInstance], times: int) -> None:
             f"lower --dim {node.name}.trip_count=N",
             node=node.name,
         )
-
-
-def _missing(nodes: Sequence[Node], evaluated: Sequence[Evaluated]) -> tuple[str, ...]:
-    names: list[str] = []
-    for node, found in zip(nodes, evaluated, strict=True):
-        name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
-        names.extend(found.missing)
-        if not found.covered and not found.missing:
-            names.append(name)
-        elif not found.backward_covered:
-            names.append(f"gradient of {name}")
-    return tuple(names)

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from predictor.errors import InvalidGraph
 from predictor.features.graph import Attribute, Graph, Node, Value
 from predictor.features.op_view import OpView
-from predictor.features.rules import (
-    Backward,
-    BackwardRule,
-    WorkRule,
-    unknown_backward,
-    unknown_work,
-)
+from predictor.features.rules import Backward, BackwardRule, WorkRule, unknown_backward, unknown_work
 from predictor.features.work import Family, OpInstance, OpWork, Phase
 from predictor.registry import Registry
 from predictor.types import Precision
@@ -51,6 +45,15 @@ class Evaluated:
         if self.inner:
             return self.inner
         return tuple(OpInstance(work, node.name, node.op_type, self.covered) for work in self.forward)
+
+    def uncovered(self, node: Node) -> tuple[str, ...]:
+        """Names of what no rule knows: ops in its body, `node` itself or its gradient."""
+        name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+        if self.missing:
+            return self.missing
+        if not self.covered:
+            return (name,)
+        return () if self.backward_covered else (f"gradient of {name}",)
 
 
 class RuleEvaluator:

@@ -41,10 +41,10 @@ from predictor.features.draft import Draft
 from predictor.features.graph import Graph
 from predictor.features.grouping import group_pointwise
 from predictor.features.joined_slices import join_slices
+from predictor.features.kernel_free import drop_host_arithmetic, drop_no_ops
 from predictor.features.layout import make_copies_explicit
 from predictor.features.patterns import Candidates
 from predictor.features.patterns.language import Matcher
-from predictor.features.simplify import drop_host_arithmetic, drop_no_ops
 from predictor.types import Runtime
 
 

@@ -104,11 +104,9 @@ def _transpose(graph: Graph, node: Node, position: int, strides: Strides) -> Str
     # For a transposed weight the product itself writes the gradient in the weight's order.
     if not node.attributes.get("perfcast_view") or node.inputs[0] in graph.parameters:
         return None
-    permutation = node.attributes.get("perm")
-    order = permutation if isinstance(permutation, tuple) else tuple(reversed(range(len(strides))))
     found = [0] * len(strides)
-    for place, axis in enumerate(order):
-        found[int(str(axis))] = strides[place]
+    for place, axis in enumerate(node.permutation(len(strides))):
+        found[axis] = strides[place]
     return tuple(found)
 
 

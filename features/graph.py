@@ -49,6 +49,11 @@ class Node:
     domain: str = ""
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
+    def permutation(self, rank: int) -> tuple[int, ...]:
+        """The input's axes in the order of a Transpose's output; reversed where the file names none."""
+        order = self.attributes.get("perm")
+        return tuple(map(int, order)) if isinstance(order, tuple) else tuple(reversed(range(rank)))
+
 
 @dataclass(frozen=True)
 class Graph:

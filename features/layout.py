@@ -96,9 +96,7 @@ def _set(draft: Draft, strided: _Strided, name: str, strides: Strides) -> None:
 
 
 def _transpose(draft: Draft, node: Node, strides: Strides) -> tuple[Strides, ...]:
-    permutation = node.attributes.get("perm")
-    order = permutation if isinstance(permutation, tuple) else tuple(reversed(range(len(strides))))
-    return (tuple(strides[int(axis)] for axis in order),)
+    return (tuple(strides[axis] for axis in node.permutation(len(strides))),)
 
 
 def _reshape(draft: Draft, node: Node, strides: Strides) -> tuple[Strides, ...] | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from predictor.features.draft import Draft
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph, Node, Value
-from predictor.features.simplify import drop_no_ops
+from predictor.features.kernel_free import drop_no_ops
 from predictor.types import Precision
 
 _HALF = {Precision.FP16: DType.FLOAT16, Precision.BF16: DType.BFLOAT16}

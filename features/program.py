@@ -6,22 +6,18 @@ value with k readers on the gradient's path costs k - 1 additions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 
 from predictor.errors import InvalidGraph, UnsupportedOp
 from predictor.features.backward import BackwardPass
 from predictor.features.bodies import OP_LIMIT
 from predictor.features.evaluate_rules import Evaluated, RuleEvaluator
+from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
 from predictor.features.liveness import memory_work
+from predictor.features.lowering import lower
 from predictor.features.ops.optimizer import optimizer_memory, optimizer_work
-from predictor.features.rules import (
-    BACKWARD_RULES,
-    WORK_RULES,
-    BackwardRule,
-    WorkRule,
-    load_rules,
-)
+from predictor.features.rules import BACKWARD_RULES, WORK_RULES, BackwardRule, WorkRule, load_rules
 from predictor.features.work import OpInstance, Program
 from predictor.registry import Registry
 from predictor.types import Mode, Optimizer, Precision, Runtime
@@ -49,8 +45,6 @@ def build_program(
 
     Raises InvalidGraph when operands make no sense to an op's rule.
     """
-    from predictor.features.lowering import lower
-
     load_rules()
     lowered = lower(graph, runtime=runtime, precision=precision, training=mode is Mode.TRAIN)
     return program_of(
@@ -124,61 +118,9 @@ def program_of(
     )
 
 
-def execution_order(graph: Graph) -> tuple[list[Node], set[str]]:
-    """Nodes in order, and the values that are weights; weight-only nodes move to just before their reader.
-
-    Frameworks cast or reshape a weight where it is used; its gradient is complete soon after that layer's.
-    """
-    weights = {*graph.parameters, *graph.buffers}
-    waiting: dict[str, Node] = {}
-    ordered: list[Node] = []
-
-    def release(name: str) -> None:
-        node = waiting.get(name)
-        if node is not None:
-            for output in node.outputs:
-                waiting.pop(output, None)
-            for source in node.inputs:
-                release(source)
-            ordered.append(node)
-
-    for node in graph.nodes:
-        if all(not name or name in weights for name in node.inputs):
-            weights.update(name for name in node.outputs if name)
-            waiting.update((name, node) for name in node.outputs if name)
-            continue
-        if waiting:
-            for name in node.inputs:
-                if name in waiting:
-                    release(name)
-        ordered.append(node)
-    for name in graph.outputs:
-        release(name)
-    return ordered, weights
-
-
-def with_gradient(graph: Graph, nodes: Iterable[Node], sources: Iterable[str] = ()) -> set[str]:
-    """Parameters (and `sources`), and every float computed from one."""
-    found = {*graph.parameters, *sources}
-    values = graph.values
-    for node in nodes:
-        if not found.isdisjoint(node.inputs):
-            found.update(name for name in node.outputs if name and values[name].dtype.is_float)
-    return found
-
-
 def _require_rules(nodes: list[Node], evaluated: list[Evaluated]) -> None:
-    missing: dict[str, int] = {}
-    for node, found in zip(nodes, evaluated, strict=True):
-        name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
-        for inner in found.missing:
-            missing[inner] = missing.get(inner, 0) + 1
-        if found.missing:
-            continue
-        if not found.covered:
-            missing[name] = missing.get(name, 0) + 1
-        elif not found.backward_covered:
-            missing[f"gradient of {name}"] = missing.get(f"gradient of {name}", 0) + 1
+    pairs = zip(nodes, evaluated, strict=True)
+    missing = Counter(name for node, found in pairs for name in found.uncovered(node))
     if missing:
         listed = ", ".join(f"{name} ({count}x)" for name, count in sorted(missing.items()))
         raise UnsupportedOp(

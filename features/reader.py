@@ -1,4 +1,4 @@
-"""The front door of features/: an ONNX path or bytes in, a bound and simplified Graph out."""
+"""The front door of features/: an ONNX path or bytes in, a bound and clean Graph out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from predictor.errors import InvalidGraph
 from predictor.features.binding import bind, file_symbols
-from predictor.features.cleanup import simplify
+from predictor.features.cleanup import clean_up
 from predictor.features.fingerprint import fingerprint
 from predictor.features.graph import Graph
 from predictor.features.hints import NO_HINTS, split_dims
@@ -71,7 +71,7 @@ def graph_of(
     numbers, hints = split_dims(dims, file_symbols(model)) if dims else ({}, NO_HINTS)
     binding = bind(model, batch, numbers, input_shapes, hints.lengths)
     typed = infer_types(model, binding, opsets, hints)
-    graph = simplify(to_graph(model, binding, typed, opsets))
+    graph = clean_up(to_graph(model, binding, typed, opsets))
     _check_complete(graph)
     return replace(graph, fingerprint=fingerprint(graph))
 

@@ -7,7 +7,7 @@ implementations drop and the cross entropy over `labels` ends the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TypeAlias
@@ -64,10 +64,6 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise InvalidRequest(f"width {self.width} is not a multiple of {self.heads} heads", field="heads")
-
-    def with_head(self, head: Head) -> TransformerConfig:
-        """The same body with another head."""
-        return replace(self, head=head)
 
 
 def transformer(

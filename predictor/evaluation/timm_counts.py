@@ -20,8 +20,9 @@ from pathlib import Path
 
 from predictor.api import Predictor
 from predictor.errors import InvalidData, OutputNotWritable, PerfcastError
+from predictor.features.execution import execution_order
 from predictor.features.graph import Graph
-from predictor.features.program import build_program, execution_order
+from predictor.features.program import build_program
 from predictor.features.reader import read_graph
 from predictor.features.work import Convolution, Family, OpWork
 from predictor.models.corpus.build import Progress, silent

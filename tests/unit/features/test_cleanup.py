@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from predictor.features.builder import GraphBuilder
-from predictor.features.cleanup import simplify
+from predictor.features.cleanup import clean_up
 from predictor.features.graph import Graph
 from predictor.features.reader import read_graph
 
@@ -232,7 +232,7 @@ def test_fresh_vectors_merged_without_a_trace_count_apart() -> None:
         x = b.op("LayerNormalization", [b.add(b.matmul(x, b.parameter((6, 6))), zeros), ones, zeros])
     graph = read_graph(b.build([x]))
     assert graph.parameter_count == 3 * (36 + 6 + 6 + 6)
-    assert simplify(graph) is graph
+    assert clean_up(graph) is graph
 
 
 def test_one_shared_layer_among_others_keeps_its_vectors() -> None:
@@ -301,13 +301,13 @@ def test_one_layer_applied_many_times_counts_once() -> None:
     assert ops(graph) == ["MatMul", "Add"] * 4
 
 
-def test_simplifying_twice_changes_nothing() -> None:
+def test_cleaning_up_twice_changes_nothing() -> None:
     b = GraphBuilder()
     x = b.input("x", ("n", 3, 8, 8))
     x = b.relu(b.batch_norm(b.conv(x, 4, kernel=3)))
     graph = read_graph(b.build([b.reshape(x, (0, -1))]), batch=2)
-    assert simplify(graph) is graph
-    assert simplify(replace(graph, fingerprint="")).nodes == graph.nodes
+    assert clean_up(graph) is graph
+    assert clean_up(replace(graph, fingerprint="")).nodes == graph.nodes
 
 
 def test_a_decided_branch_replaces_its_if() -> None:

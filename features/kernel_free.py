@@ -1,9 +1,12 @@
-"""What never becomes a kernel: shape arithmetic, casts to the same type, identities, dead code."""
+"""Deletes what no kernel is launched for from a draft: shape arithmetic, nodes that change nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from predictor.features.aliases import keeps_order, keeps_type
 from predictor.features.draft import CONSTANT, Draft
-from predictor.features.graph import Node
+from predictor.features.graph import Node, Value
 
 # Shape arithmetic runs on the host; a single float is a scale that a framework computes there too.
 _HOST_INTEGERS = 4096
@@ -24,7 +27,7 @@ def drop_no_ops(draft: Draft) -> None:
     renamed: dict[str, str] = {}
     for index, slot in enumerate(draft.slots):
         for node in slot:
-            if node.op_type in _NO_OPS and not node.domain and _NO_OPS[node.op_type](draft, node):
+            if node.op_type in _NO_OPS and not node.domain and _NO_OPS[node.op_type](node, draft.values):
                 renamed[node.outputs[0]] = node.inputs[0]
                 draft.put(index, ())
     if renamed:
@@ -40,25 +43,12 @@ def _is_host_value(draft: Draft, name: str) -> bool:
     return value.elements <= (_HOST_FLOATS if value.dtype.is_float else _HOST_INTEGERS)
 
 
-def _always(draft: Draft, node: Node) -> bool:
-    return True
-
-
-def _keeps_type(draft: Draft, node: Node) -> bool:
-    before, after = draft.values[node.inputs[0]], draft.values[node.outputs[0]]
-    return before.dtype is after.dtype and before.shape == after.shape
-
-
-def _keeps_order(draft: Draft, node: Node) -> bool:
-    permutation = node.attributes.get("perm")
-    return isinstance(permutation, tuple) and permutation == tuple(range(len(permutation)))
-
-
-# A Dropout of inference is gone when a graph has been read; one that is left drops.
-_NO_OPS = {
-    "Identity": _always,
-    "Cast": _keeps_type,
-    "Reshape": _keeps_type,
-    "Expand": _keeps_type,
-    "Transpose": _keeps_order,
+# A Dropout of inference is gone when a graph has been read; one that is left drops. A Reshape is no alias in
+# a file (later passes read layouts off it), but one to the shape that it gets runs nothing.
+_NO_OPS: Mapping[str, Callable[[Node, Mapping[str, Value]], bool]] = {
+    "Identity": lambda _node, _values: True,
+    "Cast": keeps_type,
+    "Reshape": keeps_type,
+    "Expand": keeps_type,
+    "Transpose": lambda node, _values: keeps_order(node),
 }
