@@ -135,7 +135,6 @@ def test_counts_of_a_graph_by_hand(tmp_path: Path) -> None:
     assert found.elements == {"batch_norm": 8 * 64, "global_pool": 8 * 64}
     assert found.parameters == 32 + 16 + 72 + 90
     assert found.fallback_fraction == 0.0
-    assert found.time_s > 0
     damaged = tmp_path / "d.onnx.gz"
     damaged.write_bytes(gzip.compress(b"no graph"))
     assert "not an ONNX model" in count_graph(damaged, "d", 8, Predictor.load()).error
