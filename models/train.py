@@ -37,9 +37,8 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
     Returns the bundle's id. Raises InvalidData (corpus absent or incomplete), OutputNotWritable.
     """
     if missing := missing_sources(corpus, (OP_SOURCE, MEMORY_SOURCE, *POWER_SOURCES)):
-        raise InvalidData(
-            f"{corpus}: no rows of {', '.join(missing)}; run `perfcast corpus build --out {corpus}` first"
-        )
+        remedy = f"perfcast corpus build --out {corpus} {' '.join(f'--source {name}' for name in missing)}"
+        raise InvalidData(f"{corpus}: no rows of {', '.join(missing)}; run `{remedy}` first")
     sources = _sources(corpus)
     progress("op times", 0, _STEPS)
     devices = {name: find_device(name) for name in OP_DEVICES}

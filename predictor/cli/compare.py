@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from predictor.cli import options as opt
+from predictor.cli.option_groups import spread
 from predictor.cli.options import Output
 
 
+@spread
 def compare(
+    *,
     model: opt.Model,
     device: Annotated[
         list[str], typer.Option("--device", "-d", metavar="NAME|FILE", help="Repeat for several devices.")
@@ -22,21 +25,9 @@ def compare(
     precision: Annotated[
         list[str], typer.Option("--precision", metavar="fp32|tf32|fp16|bf16|amp", help="Repeat for several.")
     ] = ["fp32"],  # noqa: B006 - typer copies it
-    mode: opt.ModeOption = "infer",
-    optimizer: opt.OptimizerOption = "sgd",
-    runtime: opt.RuntimeOption = "eager",
-    dim: opt.Dims = [],  # noqa: B006
-    input_shape: opt.InputShapes = [],  # noqa: B006
-    cluster: opt.ClusterOption = None,
-    dp: opt.DataParallel = 1,
-    power_limit: opt.PowerLimit = None,
-    strict: opt.Strict = False,
+    job: opt.JobFlags,
     require_feasible: opt.RequireFeasible = False,
-    bundle: opt.BundleOption = None,
-    server: opt.ServerOption = None,
-    token: opt.TokenOption = None,
-    tls_ca: opt.TlsOption = None,
-    timeout: opt.TimeoutOption = 30.0,
+    where: opt.PredictorFlags,
     output: opt.OutputOption = Output.TABLE,
 ) -> None:
     """Compare candidates side by side. A candidate that fails is a row of its own and fails no other."""
@@ -49,24 +40,10 @@ def compare(
     graph = opt.read_model(model)
     batches: list[int | None] = [*batch] or [None]
     requests = [
-        opt.build_request(
-            graph,
-            one_device,
-            batch=one_batch,
-            mode=mode,
-            precision=one_precision,
-            optimizer=optimizer,
-            runtime=runtime,
-            dims=dim,
-            input_shapes=input_shape,
-            cluster=cluster,
-            dp=dp,
-            power_limit_w=power_limit,
-            strict=strict,
-        )
+        job.request(graph, one_device, one_batch, one_precision)
         for one_device, one_precision, one_batch in product(device, precision, batches)
     ]
-    with opt.open_predictor(bundle, server, token, tls_ca, timeout) as predictor:
+    with where.open() as predictor:
         answers = predictor.predict_many(requests)
     errors = [answer for answer in answers if isinstance(answer, PerfcastError)]
     if len(errors) == len(answers):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
@@ -166,23 +167,72 @@ OutFile: TypeAlias = Annotated[
 ]
 
 
-@contextmanager
-def open_predictor(
-    bundle: Path | None, server: str | None, token: str | None, tls_ca: Path | None, timeout_s: float
-) -> Iterator[Forecaster]:
-    """The predictor to ask: in process, or the server's. Raises InvalidBundle, or a usage error for both."""
-    if server is None:
-        from predictor.api import Predictor
+@dataclass(frozen=True, slots=True)
+class JobFlags:
+    """What is asked of the model, besides batch and precision."""
 
-        yield Predictor.load(bundle)
-        return
-    if bundle is not None:
-        raise typer.BadParameter("a server has its own bundle: give --bundle or --server, not both")
-    from predictor.client import RemotePredictor
+    mode: ModeOption = "infer"
+    optimizer: OptimizerOption = "sgd"
+    runtime: RuntimeOption = "eager"
+    dim: Dims = field(default_factory=list)
+    input_shape: InputShapes = field(default_factory=list)
+    cluster: ClusterOption = None
+    dp: DataParallel = 1
+    power_limit: PowerLimit = None
+    strict: Strict = False
 
-    root = _read_pem(tls_ca) if tls_ca is not None else None
-    with RemotePredictor(server, timeout_s=timeout_s, token=token, root_certificate=root) as remote:
-        yield remote
+    def request(
+        self, graph: GraphSource, device: str, batch: int | None, precision: str
+    ) -> PredictionRequest:
+        """The request they spell. Raises PerfcastError on values, a usage error on malformed pairs."""
+        from predictor.parallel.plan import Plan
+        from predictor.request import PredictionRequest
+        from predictor.types import Mode, Optimizer, Precision, Runtime
+
+        return PredictionRequest(
+            graph=graph,
+            device=_read_device(device),
+            batch=batch,
+            mode=Mode.parse(self.mode),
+            precision=Precision.parse(precision),
+            optimizer=Optimizer.parse(self.optimizer),
+            runtime=Runtime.parse(self.runtime),
+            dims=parse_dims(self.dim),
+            input_shapes=parse_shapes(self.input_shape),
+            plan=Plan(dp=self.dp),
+            cluster=_read_cluster(self.cluster),
+            power_limit_w=self.power_limit,
+            strict=self.strict,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorFlags:
+    """Who answers."""
+
+    bundle: BundleOption = None
+    server: ServerOption = None
+    token: TokenOption = None
+    tls_ca: TlsOption = None
+    timeout: TimeoutOption = 30.0
+
+    @contextmanager
+    def open(self) -> Iterator[Forecaster]:
+        """The predictor in process, or the server's. Raises InvalidBundle, or a usage error for both."""
+        if self.server is None:
+            from predictor.api import Predictor
+
+            yield Predictor.load(self.bundle)
+            return
+        if self.bundle is not None:
+            raise typer.BadParameter("a server has its own bundle: give --bundle or --server, not both")
+        from predictor.client import RemotePredictor
+
+        root = _read_pem(self.tls_ca) if self.tls_ca is not None else None
+        with RemotePredictor(
+            self.server, timeout_s=self.timeout, token=self.token, root_certificate=root
+        ) as remote:
+            yield remote
 
 
 def _read_pem(path: Path) -> bytes:
@@ -225,44 +275,6 @@ def read_source(model: str, example_shapes: Sequence[str]) -> GraphSource:
     from predictor.cli.from_torch import is_module_name, named_module
 
     return named_module(model, example_shapes) if is_module_name(model) else read_model(model)
-
-
-def build_request(
-    graph: GraphSource,
-    device: str,
-    *,
-    batch: int | None,
-    mode: str,
-    precision: str,
-    optimizer: str,
-    runtime: str,
-    dims: Sequence[str],
-    input_shapes: Sequence[str],
-    cluster: str | None,
-    dp: int,
-    power_limit_w: float | None,
-    strict: bool,
-) -> PredictionRequest:
-    """The request that the flags spell. Raises PerfcastError on values, a usage error on malformed pairs."""
-    from predictor.parallel.plan import Plan
-    from predictor.request import PredictionRequest
-    from predictor.types import Mode, Optimizer, Precision, Runtime
-
-    return PredictionRequest(
-        graph=graph,
-        device=_read_device(device),
-        batch=batch,
-        mode=Mode.parse(mode),
-        precision=Precision.parse(precision),
-        optimizer=Optimizer.parse(optimizer),
-        runtime=Runtime.parse(runtime),
-        dims=parse_dims(dims),
-        input_shapes=parse_shapes(input_shapes),
-        plan=Plan(dp=dp),
-        cluster=_read_cluster(cluster),
-        power_limit_w=power_limit_w,
-        strict=strict,
-    )
 
 
 def parse_dims(pairs: Sequence[str]) -> dict[str, int]:

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from predictor.cli import options as opt
 from predictor.cli.from_torch import ExampleShapes
+from predictor.cli.option_groups import spread
 from predictor.cli.options import Output
 
 
+@spread
 def predict(
+    *,
     model: opt.Source,
     device: opt.Device,
     batch: opt.Batch = None,
-    mode: opt.ModeOption = "infer",
     precision: opt.PrecisionOption = "fp32",
-    optimizer: opt.OptimizerOption = "sgd",
-    runtime: opt.RuntimeOption = "eager",
-    dim: opt.Dims = [],  # noqa: B006 - typer copies it
-    input_shape: opt.InputShapes = [],  # noqa: B006
-    example_shape: ExampleShapes = [],  # noqa: B006
-    cluster: opt.ClusterOption = None,
-    dp: opt.DataParallel = 1,
-    power_limit: opt.PowerLimit = None,
-    strict: opt.Strict = False,
+    example_shape: ExampleShapes = [],  # noqa: B006 - typer copies it
+    job: opt.JobFlags,
     require_feasible: opt.RequireFeasible = False,
-    bundle: opt.BundleOption = None,
-    server: opt.ServerOption = None,
-    token: opt.TokenOption = None,
-    tls_ca: opt.TlsOption = None,
-    timeout: opt.TimeoutOption = 30.0,
+    where: opt.PredictorFlags,
     output: opt.OutputOption = Output.TABLE,
     out: opt.OutFile = None,
 ) -> None:
@@ -38,22 +29,8 @@ def predict(
     from predictor.errors import DoesNotFit
     from predictor.units import format_bytes
 
-    request = opt.build_request(
-        opt.read_source(model, example_shape),
-        device,
-        batch=batch,
-        mode=mode,
-        precision=precision,
-        optimizer=optimizer,
-        runtime=runtime,
-        dims=dim,
-        input_shapes=input_shape,
-        cluster=cluster,
-        dp=dp,
-        power_limit_w=power_limit,
-        strict=strict,
-    )
-    with opt.open_predictor(bundle, server, token, tls_ca, timeout) as predictor:
+    request = job.request(opt.read_source(model, example_shape), device, batch, precision)
+    with where.open() as predictor:
         answer = predictor.predict(request)
     if out is not None:
         write_json(prediction_to_json(answer), out)

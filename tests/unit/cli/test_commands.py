@@ -207,7 +207,7 @@ def test_messages_are_one_line_whatever_they_hold(model: str, monkeypatch: pytes
 
     monkeypatch.setattr(FakePredictor, "predict", odd)
     result = run("predict", model, *A100)
-    assert result.stderr == "error: first second [31mred\n"
+    assert result.stderr == "error: first\\nsecond \\x1b[31mred\n"
 
 
 def test_compare_is_a_product_with_rows_that_may_fail(model: str) -> None:
