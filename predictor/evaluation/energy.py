@@ -17,7 +17,7 @@ import numpy as np
 
 from predictor.api import Predictor
 from predictor.evaluation.held_out import predictor_with
-from predictor.evaluation.rows import EvaluationRow, absolute_errors, coverage_row, error_rows
+from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows, scored_rows
 from predictor.features.work import Family
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import Bundle, TrainedModel
@@ -147,9 +147,5 @@ def power_evaluation_rows(cells: Sequence[PowerCell]) -> list[EvaluationRow]:
 
 
 def _rows(cells: Sequence[PowerCell], hold: str, group: str) -> list[EvaluationRow]:
-    errors = absolute_errors([c.predicted_w for c in cells], [c.measured_w for c in cells])
-    inside = [c.low_w <= c.measured_w <= c.high_w for c in cells]
-    return [
-        *error_rows(errors, id="J4", suite=SUITE, hold=hold, group=group),
-        *coverage_row(inside, id="J4", suite=SUITE, hold=hold, group=group),
-    ]
+    answers = [(c.predicted_w, c.low_w, c.high_w) for c in cells]
+    return scored_rows([c.measured_w for c in cells], answers, id="J4", suite=SUITE, hold=hold, group=group)

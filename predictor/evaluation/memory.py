@@ -21,7 +21,7 @@ import numpy as np
 from predictor.api import Predictor
 from predictor.errors import PerfcastError
 from predictor.evaluation.held_out import predictor_with
-from predictor.evaluation.rows import EvaluationRow, absolute_errors, coverage_row, error_rows
+from predictor.evaluation.rows import EvaluationRow, scored_rows
 from predictor.models.bundle import Bundle
 from predictor.models.corpus.build import Progress, read_source, silent
 from predictor.models.corpus.memory_features import GRAPH_FOLDER, TABLE, graph_files
@@ -149,17 +149,13 @@ def memory_evaluation_rows(cells: Sequence[MemoryCell]) -> list[EvaluationRow]:
 def _rows(
     cells: Sequence[MemoryCell], group: str, goal_mean: float | None = None, goal_median: float | None = None
 ) -> list[EvaluationRow]:
-    errors = absolute_errors([c.predicted_bytes for c in cells], [c.measured_bytes for c in cells])
-    inside = [c.low_bytes <= c.measured_bytes <= c.high_bytes for c in cells]
-    return [
-        *error_rows(
-            errors,
-            id="J4",
-            suite=SUITE,
-            hold=HOLD,
-            group=group,
-            goal_mean=goal_mean,
-            goal_median=goal_median,
-        ),
-        *coverage_row(inside, id="J4", suite=SUITE, hold=HOLD, group=group),
-    ]
+    return scored_rows(
+        [c.measured_bytes for c in cells],
+        [(c.predicted_bytes, c.low_bytes, c.high_bytes) for c in cells],
+        id="J4",
+        suite=SUITE,
+        hold=HOLD,
+        group=group,
+        goal_mean=goal_mean,
+        goal_median=goal_median,
+    )

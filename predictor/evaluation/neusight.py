@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from predictor.api import Predictor
 from predictor.errors import InvalidData, PerfcastError
-from predictor.evaluation.rows import EvaluationRow, absolute_errors, coverage_row, error_rows
+from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows, scored_rows
 from predictor.features.architectures import architecture
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.neusight import DEVICES
@@ -169,14 +167,14 @@ def neusight_rows(scored: Sequence[Scored]) -> list[EvaluationRow]:
 def _errors(
     items: Sequence[Scored], group: str, goals: tuple[float | None, float | None] = (None, None)
 ) -> list[EvaluationRow]:
-    answered = [(item, item.time) for item in items if item.time is not None]
-    errors = absolute_errors(
-        [time.value for _, time in answered], [item.cell.measured_s for item, _ in answered]
+    answered = [(item.cell, item.time) for item in items if item.time is not None]
+    return scored_rows(
+        [cell.measured_s for cell, _ in answered],
+        [(time.value, time.low, time.high) for _, time in answered],
+        id="J3",
+        suite=SUITE,
+        hold=HOLD,
+        group=group,
+        goal_mean=goals[0],
+        goal_median=goals[1],
     )
-    inside = np.array([time.low <= item.cell.measured_s <= time.high for item, time in answered])
-    return [
-        *error_rows(
-            errors, id="J3", suite=SUITE, hold=HOLD, group=group, goal_mean=goals[0], goal_median=goals[1]
-        ),
-        *coverage_row(inside, id="J3", suite=SUITE, hold=HOLD, group=group),
-    ]

@@ -79,3 +79,31 @@ def coverage_row(
     if not hits.size:
         return []
     return [EvaluationRow(id, suite, hold, group, "coverage", float(hits.mean()), 0.9, hits.size)]
+
+
+def scored_rows(
+    measured: Sequence[float],
+    answers: Sequence[tuple[float, float, float]],
+    *,
+    id: str,
+    suite: str,
+    hold: str,
+    group: str,
+    goal_mean: float | None = None,
+    goal_median: float | None = None,
+) -> list[EvaluationRow]:
+    """Errors and interval coverage of `answers`, each (value, low, high); none for an empty group."""
+    errors = absolute_errors([value for value, _, _ in answers], measured)
+    inside = [low <= seen <= high for seen, (_, low, high) in zip(measured, answers, strict=True)]
+    return [
+        *error_rows(
+            errors,
+            id=id,
+            suite=suite,
+            hold=hold,
+            group=group,
+            goal_mean=goal_mean,
+            goal_median=goal_median,
+        ),
+        *coverage_row(inside, id=id, suite=suite, hold=hold, group=group),
+    ]
