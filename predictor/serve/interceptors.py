@@ -85,6 +85,10 @@ class CallInterceptor(grpc.ServerInterceptor):
                 yield from behaviour(self._checked(request, record), context)
             except Exception as error:
                 status = self._failed(record, error, context)
+            except GeneratorExit:
+                # The caller left between two answers.
+                record.code = code_pb2.CANCELLED
+                raise
             finally:
                 self._close(record, context)
             if status is not None:
