@@ -28,7 +28,7 @@ from pathlib import Path
 from random import Random
 
 from fuzz_inputs import make_input, save, seeds
-from record import cpu_s, table, write
+from record import cpu_s, forget_peak, own_bytes, table, write
 
 from predictor.errors import PerfcastError
 from predictor.features.program import build_program
@@ -86,8 +86,8 @@ def try_input(seed: int, number: int) -> Outcome:
     """Reads one input as a user would; never raises."""
     change, data = make_input(seed, number)
     rng = Random(f"{seed}:{number}:use")
-    _reset_peak()
-    before = _memory("VmRSS")
+    forget_peak()
+    before = own_bytes("VmRSS")
     start_s = time.process_time()
     finding = ""
     try:
@@ -102,7 +102,7 @@ def try_input(seed: int, number: int) -> Outcome:
         result = f"{type(error).__name__} at {_where(error)}"
         finding = result
     used_s = time.process_time() - start_s
-    grown = max(0, _memory("VmHWM") - before)
+    grown = max(0, own_bytes("VmHWM") - before)
     if used_s > TIME_LIMIT_S:
         finding = finding or f"slow: {change}"
     if grown > MEMORY_LIMIT_BYTES:
@@ -144,26 +144,11 @@ def _where(error: BaseException) -> str:
     return f"{Path(frames[-1].filename).name}:{frames[-1].name}:{frames[-1].lineno}"
 
 
-def _memory(key: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def _reset_peak() -> None:
-    """Makes VmHWM start again from here (proc(5), clear_refs)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
-
-
 def _work(seed: int, pipe: Connection) -> None:
     """A child: tries the inputs whose numbers arrive, until there are no more."""
     os.nice(19)
     seeds()
-    limit = _memory("VmSize") + MEMORY_LIMIT_BYTES + _HEADROOM_BYTES
+    limit = own_bytes("VmSize") + MEMORY_LIMIT_BYTES + _HEADROOM_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     while True:
         try:

@@ -21,7 +21,7 @@ from statistics import median
 
 from huge_files import mixed_model, write_inline
 from latency import decoder
-from record import ROOT, process_status, table, write
+from record import ROOT, forget_peak, own_bytes, process_status, table, write
 
 REPEATS = 5
 _MIB = 2**20
@@ -97,9 +97,9 @@ def _inline(folder: Path) -> dict[str, float]:
     path = folder / "inline.onnx"
     read_graph(decoder(2, 64))
     structure = len(strip_model(path))
-    _forget_peak()
+    forget_peak()
     before = process_status(os.getpid())
-    anonymous = _own_bytes("RssAnon")
+    anonymous = own_bytes("RssAnon")
     start_s = time.process_time()
     read_graph(path, batch=1)
     used_s = time.process_time() - start_s
@@ -109,7 +109,7 @@ def _inline(folder: Path) -> dict[str, float]:
         "structure_bytes": structure,
         "read_s": used_s,
         "grown_peak_bytes": after["peak_resident_bytes"] - before["resident_bytes"],
-        "grown_own_bytes": _own_bytes("RssAnon") - anonymous,
+        "grown_own_bytes": own_bytes("RssAnon") - anonymous,
     }
 
 
@@ -131,19 +131,6 @@ def _capture(folder: Path) -> dict[str, float]:
         )
         samples.append(time.process_time() - start_s)
     return {"first_s": samples[0], "again_s": min(samples[1:]), "ops": len(program.ops)}
-
-
-def _own_bytes(key: str) -> int:
-    """A line of /proc/self/status in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def _forget_peak() -> None:
-    """Makes the peak of resident memory start again (proc(5), clear_refs)."""
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def _program(graph: object, *, training: bool = False) -> int:

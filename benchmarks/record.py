@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def process_status(pid: int) -> dict[str, int]:
         # Fields 14 and 15 of stat(5): user and system time.
         "cpu_ticks": int(fields[11]) + int(fields[12]),
     }
+
+
+def own_bytes(field: str) -> int:
+    """A size in this process' /proc/self/status, e.g. VmRSS."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def forget_peak() -> None:
+    """Makes VmHWM of this process start again from here, where the kernel permits (proc(5), clear_refs)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def cpu_s(pid: int) -> float:
