@@ -10,7 +10,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from predictor.features.folding import ELEMENT_LIMIT
-from predictor.features.node_types import Array
+from predictor.features.tensor_type import Array
 
 
 def read_attributes(node: NodeProto) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from onnx import ModelProto, ValueInfoProto
 
 from predictor.errors import InvalidGraph, InvalidRequest, UnboundSymbol, UnknownName
-from predictor.features.containers import ITEM_LIMIT, sized
 from predictor.features.dim_expressions import evaluate, symbols_of
-from predictor.features.node_types import Dim, TensorType, read_type
+from predictor.features.tensor_type import Dim, TensorType, read_type
+from predictor.features.type_rules.containers import ITEM_LIMIT, sized
 from predictor.types import Notice
 
 

@@ -8,9 +8,9 @@ from predictor.errors import InvalidGraph
 from predictor.features.control import TRIP_COUNT
 from predictor.features.evaluate_rules import RuleEvaluator
 from predictor.features.graph import Graph
-from predictor.features.node_types import Array, TensorType
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
-from predictor.features.typed import TypedCall
+from predictor.features.tensor_type import Array, TensorType
+from predictor.features.typed_model import TypedCall
 from predictor.types import Precision
 
 _FLOPS_PER_BYTE = 50

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, inliner
 
-from predictor.features.node_types import TensorType, find_schema
+from predictor.features.onnx_inference import find_schema
+from predictor.features.tensor_type import TensorType
 
 # Below this opset-import IR version every checker of ONNX reads functions.
 _IR_VERSION = 10

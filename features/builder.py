@@ -24,11 +24,13 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
+import predictor.features.type_rules  # noqa: F401  (registers the rules)
 from predictor.errors import InvalidGraph
 from predictor.features.dtype import DType
 from predictor.features.elements import FROM_ONNX, INT64, TO_ONNX
-from predictor.features.node_types import Array, Dim, NodeTypeError, TensorType, infer_outputs
-from predictor.features.own_types import own_types
+from predictor.features.onnx_inference import NodeTypeError, infer_outputs
+from predictor.features.tensor_type import Array, Dim, TensorType
+from predictor.features.type_rules.operands import TYPES_AFTER_ONNX, Operands
 from predictor.features.weights import external_tensor
 
 OPSET = 21
@@ -156,7 +158,7 @@ class GraphBuilder:
     ) -> Any:
         """Any op: a Tensor, or a tuple of them for `n_outputs` > 1. None is an omitted optional input.
 
-        Outputs of ops that neither ONNX nor own_types.py knows take the first input's type.
+        Outputs of ops that neither ONNX nor type_rules knows take the first input's type.
         """
         unique = self._unique(name or op_type.lower())
         names = [unique if i == 0 else f"{unique}.{i}" for i in range(n_outputs)]
@@ -170,9 +172,11 @@ class GraphBuilder:
             shapes = ", ".join(str(tensor.shape) if tensor else "-" for tensor in inputs)
             raise InvalidGraph(f"{op_type} {unique!r} on {shapes}: {error}") from None
         types = [self._types[tensor.name] if tensor else None for tensor in inputs]
-        integers = {key: value for key, value in kept.items() if isinstance(value, int)}
-        for output, known in zip(names, own_types(domain, op_type, version, types, integers), strict=False):
-            found = {**(found or {}), output: known}
+        rule = TYPES_AFTER_ONNX.get(domain, op_type, version)
+        contents = [self._contents.get(name) if name else None for name in given]
+        own = () if rule is None else rule(Operands(types, contents, kept, n_outputs))
+        if own:
+            found = {**(found or {}), **dict(zip(names, own, strict=False))}
         if found is None and types and types[0]:
             found = dict.fromkeys(names, types[0])
         self._nodes.append(node)

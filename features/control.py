@@ -16,11 +16,11 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from predictor.errors import InvalidGraph, InvalidInput
 from predictor.features.branches import Opened, aliases, open_body
-from predictor.features.containers import ITEM_LIMIT
 from predictor.features.hints import Hints
-from predictor.features.node_types import Array, Container, Dim, TensorType, contained, read_type
 from predictor.features.structure import Call
-from predictor.features.typed import TypedBody, TypedCall
+from predictor.features.tensor_type import Array, Container, Dim, TensorType, contained, read_type
+from predictor.features.type_rules.containers import ITEM_LIMIT
+from predictor.features.typed_model import TypedBody, TypedCall
 from predictor.registry import Registry
 
 UNROLL_NODES = 1024

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from predictor.features.node_types import Array, TensorType
+from predictor.features.tensor_type import Array, TensorType
 from predictor.registry import Registry
 
 Attributes: TypeAlias = Mapping[str, Any]

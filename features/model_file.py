@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto
 
 from predictor.errors import InvalidGraph
+from predictor.features.weight_payloads import WireError, strip_bytes
 from predictor.features.weights import drop_payloads
-from predictor.features.wire import WireError, strip_bytes
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes
 NODE_LIMIT = 200_000

@@ -10,12 +10,13 @@ import numpy as np
 from onnx import GraphProto, ModelProto
 
 from predictor.features.binding import Binding
-from predictor.features.containers import flat_elements
 from predictor.features.dtype import DType
 from predictor.features.elements import FROM_ONNX
 from predictor.features.graph import Attribute, Graph, Node, Value
-from predictor.features.node_types import Array, Container, TensorType
-from predictor.features.typed import TypedBody, TypedCall, TypedModel
+from predictor.features.structure import normal_domain
+from predictor.features.tensor_type import Array, Container, TensorType
+from predictor.features.type_rules.containers import flat_elements
+from predictor.features.typed_model import TypedBody, TypedCall, TypedModel
 
 
 def to_graph(model: ModelProto, binding: Binding, typed: TypedModel, opsets: Mapping[str, int]) -> Graph:
@@ -148,11 +149,6 @@ def _body(
         fingerprint="",
         name=name,
     )
-
-
-def normal_domain(domain: str) -> str:
-    """`ai.onnx` and the empty string are one."""
-    return "" if domain == "ai.onnx" else domain
 
 
 def _values(types: Mapping[str, TensorType]) -> dict[str, Value]:

@@ -16,9 +16,9 @@ from predictor.features.fingerprint import fingerprint
 from predictor.features.graph import Graph
 from predictor.features.hints import NO_HINTS, split_dims
 from predictor.features.model_file import ModelSource, load_model
-from predictor.features.onnx_convert import normal_domain, to_graph
-from predictor.features.shapes import infer_types
-from predictor.features.structure import check_initializers, inline_functions
+from predictor.features.onnx_convert import to_graph
+from predictor.features.structure import check_initializers, inline_functions, normal_domain
+from predictor.features.type_inference import infer_types
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 _NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})

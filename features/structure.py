@@ -13,6 +13,11 @@ from predictor.features.model_file import NODE_LIMIT
 _LISTED = 5
 
 
+def normal_domain(domain: str) -> str:
+    """`ai.onnx` and the empty string are one."""
+    return "" if domain == "ai.onnx" else domain
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A node, its operands as Python strings, and the outer values that its bodies (If, Loop, Scan) read."""

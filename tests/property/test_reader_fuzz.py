@@ -16,7 +16,7 @@ from predictor.features.builder import GraphBuilder
 from predictor.features.dtype import DType
 from predictor.features.reader import read_graph
 from predictor.features.strip import strip_model
-from predictor.features.wire import WireError, strip_bytes
+from predictor.features.weight_payloads import WireError, strip_bytes
 
 
 @lru_cache(maxsize=1)

@@ -310,9 +310,9 @@ def _loops(depth: int) -> bytes:
 def test_loops_in_loops_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_graph(_loops(4)).values["y"].shape == (1, 1, 1, 1, 2, 3)
     # What is only tried is given up; what is needed is not.
-    monkeypatch.setattr("predictor.features.shapes._OPENED_LIMIT", 20)
+    monkeypatch.setattr("predictor.features.type_inference._OPENED_LIMIT", 20)
     assert read_graph(_loops(6)).values["y"].shape == (1, 1, 1, 1, 1, 1, 2, 3)
-    monkeypatch.setattr("predictor.features.shapes._OPENED_LIMIT", 3)
+    monkeypatch.setattr("predictor.features.type_inference._OPENED_LIMIT", 3)
     fails(_loops(6), "open to more than 3 nodes")
 
 

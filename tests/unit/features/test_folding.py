@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from predictor.features.attributes import read_attributes
 from predictor.features.folding import ELEMENT_LIMIT, FOLD_RULES, SHAPE_RULES, fold, fold_shape
-from predictor.features.node_types import Array, TensorType
+from predictor.features.tensor_type import Array, TensorType
 
 INTS = np.array([[7, -7, 3], [4, 5, -6]])
 FLOATS = np.array([[1.5, -2.25, 0.5], [4.0, 9.0, -0.75]], dtype=np.float32)

@@ -10,7 +10,7 @@ import pytest
 
 from predictor.errors import InvalidGraph
 from predictor.features.model_file import load_model
-from predictor.features.wire import WireError, strip_bytes
+from predictor.features.weight_payloads import WireError, strip_bytes
 
 
 def test_a_pipe_nobody_writes_to(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from predictor.features import model_file
 from predictor.features.builder import GraphBuilder
 from predictor.features.reader import read_graph
 from predictor.features.strip import strip_model, write_stripped
+from predictor.features.weight_payloads import WireError, strip_bytes
 from predictor.features.weights import DROPPED_LOCATION
-from predictor.features.wire import WireError, strip_bytes
 
 
 def model_with_weights(width: int = 600, *, typed_fields: bool = False) -> ModelProto:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.features.elements import BOOL, FLOAT, INT8, INT32, UINT8
-from predictor.features.node_types import Dim, TensorType
-from predictor.features.operands import OPERAND_TYPES, Operands
+from predictor.features.tensor_type import Dim, TensorType
+from predictor.features.type_rules.operands import TYPES_AFTER_ONNX, Operands
 
 _MS = "com.microsoft"
 _UNKNOWN = TensorType(0, None)
@@ -20,20 +20,22 @@ def _first(op: Operands) -> TensorType:
     return op.type(0) or _UNKNOWN
 
 
-@OPERAND_TYPES.register(_MS, "BiasSoftmax", "ComplexMul", "ComplexMulConj", "Trilu", "SkipGroupNorm")
-@OPERAND_TYPES.register(_MS, "QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "MoE", "QMoE", "Inverse")
+@TYPES_AFTER_ONNX.register(_MS, "BiasSoftmax", "ComplexMul", "ComplexMulConj", "Trilu", "SkipGroupNorm")
+@TYPES_AFTER_ONNX.register(
+    _MS, "QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "MoE", "QMoE", "Inverse"
+)
 def _like_first(op: Operands) -> _Types:
     known = _first(op)
     return known, known
 
 
-@OPERAND_TYPES.register(_MS, "BiasDropout")
+@TYPES_AFTER_ONNX.register(_MS, "BiasDropout")
 def _dropout(op: Operands) -> _Types:
     known = _first(op)
     return known, replace(known, elem_type=BOOL)
 
 
-@OPERAND_TYPES.register(_MS, "BiasSplitGelu")
+@TYPES_AFTER_ONNX.register(_MS, "BiasSplitGelu")
 def _halved(op: Operands) -> _Types:
     dims = op.dims(0)
     if not dims or not isinstance(dims[-1], int):
@@ -49,22 +51,22 @@ def _broadcast(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> tuple[Di
     return tuple(y if x == 1 else x for x, y in zip(left, right, strict=True))
 
 
-@OPERAND_TYPES.register(_MS, "QLinearAdd", "QLinearMul")
+@TYPES_AFTER_ONNX.register(_MS, "QLinearAdd", "QLinearMul")
 def _binary(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), _broadcast(op.dims(0), op.dims(3))),)
 
 
-@OPERAND_TYPES.register(_MS, "MulInteger")
+@TYPES_AFTER_ONNX.register(_MS, "MulInteger")
 def _integer_product(op: Operands) -> _Types:
     return (TensorType(INT32, _broadcast(op.dims(0), op.dims(2))),)
 
 
-@OPERAND_TYPES.register(_MS, "QLinearWhere")
+@TYPES_AFTER_ONNX.register(_MS, "QLinearWhere")
 def _where(op: Operands) -> _Types:
     return (TensorType(op.elem_type(1), _broadcast(op.dims(0), _broadcast(op.dims(1), op.dims(4)))),)
 
 
-@OPERAND_TYPES.register(_MS, "QLinearConcat")
+@TYPES_AFTER_ONNX.register(_MS, "QLinearConcat")
 def _concat(op: Operands) -> _Types:
     shapes = [op.shape(index) for index in range(2, len(op.types), 3)]
     first = shapes[0] if shapes else None
@@ -75,7 +77,7 @@ def _concat(op: Operands) -> _Types:
     return (TensorType(op.elem_type(1), (*first[:axis], total, *first[axis + 1 :])),)
 
 
-@OPERAND_TYPES.register(_MS, "QLinearGlobalAveragePool")
+@TYPES_AFTER_ONNX.register(_MS, "QLinearGlobalAveragePool")
 def _global_pool(op: Operands) -> _Types:
     shape = op.shape(0)
     if shape is None or len(shape) < 3:
@@ -104,7 +106,7 @@ def _window(op: Operands, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> 
     return tuple(found)
 
 
-@OPERAND_TYPES.register(_MS, "QLinearAveragePool")
+@TYPES_AFTER_ONNX.register(_MS, "QLinearAveragePool")
 def _pool(op: Operands) -> _Types:
     shape, kernel = op.shape(0), op.items("kernel_shape")
     if shape is None or len(shape) != len(kernel) + 2:
@@ -129,17 +131,17 @@ def _conv(op: Operands, weight_index: int, *, last: bool) -> _Types:
     )
 
 
-@OPERAND_TYPES.register(_MS, "FusedConv")
+@TYPES_AFTER_ONNX.register(_MS, "FusedConv")
 def _fused_conv(op: Operands) -> _Types:
     return _conv(op, 1, last=False)
 
 
-@OPERAND_TYPES.register(_MS, "NhwcConv", "NhwcFusedConv")
+@TYPES_AFTER_ONNX.register(_MS, "NhwcConv", "NhwcFusedConv")
 def _nhwc_conv(op: Operands) -> _Types:
     return _conv(op, 1, last=True)
 
 
-@OPERAND_TYPES.register(_MS, "QLinearConv")
+@TYPES_AFTER_ONNX.register(_MS, "QLinearConv")
 def _quantised_conv(op: Operands) -> _Types:
     return _conv(op, 3, last=bool(op.integer("channels_last")))
 
@@ -156,59 +158,59 @@ def _product(op: Operands, a: int, b: int, elem_type: int) -> _Types:
     return (TensorType(elem_type, (*(stack or ()), rows, columns)),)
 
 
-@OPERAND_TYPES.register(_MS, "TransposeMatMul", "FusedMatMulActivation", "FusedGemm")
+@TYPES_AFTER_ONNX.register(_MS, "TransposeMatMul", "FusedMatMulActivation", "FusedGemm")
 def _fused_product(op: Operands) -> _Types:
     return _product(op, 0, 1, op.elem_type(0))
 
 
-@OPERAND_TYPES.register(_MS, "GemmFloat8")
+@TYPES_AFTER_ONNX.register(_MS, "GemmFloat8")
 def _float8_product(op: Operands) -> _Types:
     return _product(op, 0, 1, op.integer("dtype", FLOAT))
 
 
-@OPERAND_TYPES.register(_MS, "MatMulIntegerToFloat")
+@TYPES_AFTER_ONNX.register(_MS, "MatMulIntegerToFloat")
 def _to_float(op: Operands) -> _Types:
     return _product(op, 0, 1, op.elem_type(2) or FLOAT)
 
 
-@OPERAND_TYPES.register(_MS, "DynamicQuantizeMatMul")
+@TYPES_AFTER_ONNX.register(_MS, "DynamicQuantizeMatMul")
 def _dynamic(op: Operands) -> _Types:
     return _product(op, 0, 1, op.elem_type(0))
 
 
-@OPERAND_TYPES.register(_MS, "MatMulInteger16")
+@TYPES_AFTER_ONNX.register(_MS, "MatMulInteger16")
 def _integer16(op: Operands) -> _Types:
     return _product(op, 0, 1, INT32)
 
 
-@OPERAND_TYPES.register(_MS, "QGemm")
+@TYPES_AFTER_ONNX.register(_MS, "QGemm")
 def _quantised_gemm(op: Operands) -> _Types:
     # Without an output scale the result stays a float.
     return _product(op, 0, 3, op.elem_type(0) if op.type(7) is not None else FLOAT)
 
 
-@OPERAND_TYPES.register(_MS, "QLinearMatMul")
+@TYPES_AFTER_ONNX.register(_MS, "QLinearMatMul")
 def _quantised_product(op: Operands) -> _Types:
     return _product(op, 0, 3, op.elem_type(7) or op.elem_type(0))
 
 
-@OPERAND_TYPES.register(_MS, "MatMulBnb4", "MatMulFpQ4")
+@TYPES_AFTER_ONNX.register(_MS, "MatMulBnb4", "MatMulFpQ4")
 def _few_bits(op: Operands) -> _Types:
     dims, columns = op.dims(0), op.integer("N")
     return (TensorType(op.elem_type(0), (*dims[:-1], columns)),) if dims and columns else ()
 
 
-@OPERAND_TYPES.register(_MS, "QuantizeLinear")
+@TYPES_AFTER_ONNX.register(_MS, "QuantizeLinear")
 def _quantise(op: Operands) -> _Types:
     return (TensorType(op.elem_type(2) or UINT8, op.dims(0)),)
 
 
-@OPERAND_TYPES.register(_MS, "DequantizeLinear")
+@TYPES_AFTER_ONNX.register(_MS, "DequantizeLinear")
 def _dequantise(op: Operands) -> _Types:
     return (TensorType(op.elem_type(1) or FLOAT, op.dims(0)),)
 
 
-@OPERAND_TYPES.register(_MS, "EmbedLayerNormalization", "QEmbedLayerNormalization")
+@TYPES_AFTER_ONNX.register(_MS, "EmbedLayerNormalization", "QEmbedLayerNormalization")
 def _embed(op: Operands) -> _Types:
     words, table = op.dims(0), op.dims(2)
     if words is None or table is None or len(words) != 2:
@@ -229,7 +231,9 @@ def _heads_width(op: Operands, columns: Dim) -> tuple[int, int] | None:
     return (columns // 3, columns // 3) if isinstance(columns, int) else None
 
 
-@OPERAND_TYPES.register(_MS, "Attention", "QAttention", "DecoderMaskedSelfAttention", "LongformerAttention")
+@TYPES_AFTER_ONNX.register(
+    _MS, "Attention", "QAttention", "DecoderMaskedSelfAttention", "LongformerAttention"
+)
 def _projected(op: Operands) -> _Types:
     data, weight, heads = op.dims(0), op.dims(1), op.integer("num_heads")
     widths = _heads_width(op, weight[-1]) if weight else None
@@ -248,14 +252,14 @@ def _projected(op: Operands) -> _Types:
     return out, TensorType(elem_type, present)
 
 
-@OPERAND_TYPES.register(_MS, "PackedAttention")
+@TYPES_AFTER_ONNX.register(_MS, "PackedAttention")
 def _packed(op: Operands) -> _Types:
     data, weight = op.dims(0), op.dims(1)
     widths = _heads_width(op, weight[-1]) if weight else None
     return (TensorType(op.elem_type(0), (data[0], widths[1])),) if data and widths else ()
 
 
-@OPERAND_TYPES.register(_MS, "PackedMultiHeadAttention")
+@TYPES_AFTER_ONNX.register(_MS, "PackedMultiHeadAttention")
 def _packed_heads(op: Operands) -> _Types:
     query, value = op.shape(0), op.shape(2)
     if query is None:
@@ -266,14 +270,14 @@ def _packed_heads(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), (query[0], width)),)
 
 
-@OPERAND_TYPES.register(_MS, "MultiHeadAttention")
+@TYPES_AFTER_ONNX.register(_MS, "MultiHeadAttention")
 def _multi_head(op: Operands) -> _Types:
     """A cache (input 6) comes before the new keys."""
     past = op.shape(6)
     return _attended(op, past[2] if past is not None and len(past) == 4 else 0, shared=False)
 
 
-@OPERAND_TYPES.register(_MS, "DecoderMaskedMultiHeadAttention")
+@TYPES_AFTER_ONNX.register(_MS, "DecoderMaskedMultiHeadAttention")
 def _one_token(op: Operands) -> _Types:
     """The cache (input 5) has room for the new keys."""
     past = op.shape(5)
@@ -301,7 +305,7 @@ def _attended(op: Operands, cached: int, *, shared: bool) -> _Types:
     return TensorType(elem_type, (samples, length, value_width)), keys, values
 
 
-@OPERAND_TYPES.register(_MS, "GroupQueryAttention", "SparseAttention")
+@TYPES_AFTER_ONNX.register(_MS, "GroupQueryAttention", "SparseAttention")
 def _group_query(op: Operands) -> _Types:
     query, key, past = op.shape(0), op.shape(1), op.shape(3)
     heads, kv_heads = op.integer("num_heads"), op.integer("kv_num_heads")
@@ -317,7 +321,7 @@ def _group_query(op: Operands) -> _Types:
     return out, present, present
 
 
-@OPERAND_TYPES.register(_MS, "GatherBlockQuantized")
+@TYPES_AFTER_ONNX.register(_MS, "GatherBlockQuantized")
 def _gather(op: Operands) -> _Types:
     table, indices = op.dims(0), op.dims(1)
     if not table or indices is None:
@@ -326,20 +330,20 @@ def _gather(op: Operands) -> _Types:
     return (TensorType(op.elem_type(2), (*table[:axis], *indices, *table[axis + 1 :])),)
 
 
-@OPERAND_TYPES.register(_MS, "TorchEmbedding")
+@TYPES_AFTER_ONNX.register(_MS, "TorchEmbedding")
 def _embedding(op: Operands) -> _Types:
     table, indices = op.dims(0), op.dims(1)
     return (TensorType(op.elem_type(0), (*indices, table[-1])),) if table and indices is not None else ()
 
 
-@OPERAND_TYPES.register(_MS, "Rfft")
+@TYPES_AFTER_ONNX.register(_MS, "Rfft")
 def _to_frequencies(op: Operands) -> _Types:
     """Half of the frequencies and one, as pairs in a last axis."""
     shape = op.shape(0)
     return (TensorType(op.elem_type(0), (*shape[:-1], shape[-1] // 2 + 1, 2)),) if shape else ()
 
 
-@OPERAND_TYPES.register(_MS, "Irfft")
+@TYPES_AFTER_ONNX.register(_MS, "Irfft")
 def _from_frequencies(op: Operands) -> _Types:
     shape = op.shape(0)
     if shape is None or len(shape) < 2:
@@ -347,18 +351,18 @@ def _from_frequencies(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), (*shape[:-2], 2 * (shape[-2] - 1))),)
 
 
-@OPERAND_TYPES.register(_MS, "CDist")
+@TYPES_AFTER_ONNX.register(_MS, "CDist")
 def _distances(op: Operands) -> _Types:
     a, b = op.dims(0), op.dims(1)
     return (TensorType(op.elem_type(0), (a[0], b[0])),) if a and b else ()
 
 
-@OPERAND_TYPES.register(_MS, "MurmurHash3")
+@TYPES_AFTER_ONNX.register(_MS, "MurmurHash3")
 def _hash(op: Operands) -> _Types:
     return (TensorType(INT32, op.dims(0)),)
 
 
-@OPERAND_TYPES.register(_MS, "ExpandDims")
+@TYPES_AFTER_ONNX.register(_MS, "ExpandDims")
 def _expand(op: Operands) -> _Types:
     dims, axis = op.dims(0), op.integers(1)
     if dims is None or axis is None:
@@ -367,7 +371,7 @@ def _expand(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), (*dims[:place], 1, *dims[place:])),)
 
 
-@OPERAND_TYPES.register(_MS, "RelativePositionBias")
+@TYPES_AFTER_ONNX.register(_MS, "RelativePositionBias")
 def _bias(op: Operands) -> _Types:
     table, rows, columns = op.dims(0), op.integers(1), op.integers(2)
     if not table or rows is None or columns is None:
@@ -375,7 +379,7 @@ def _bias(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), (1, table[-1], rows[0], columns[0])),)
 
 
-@OPERAND_TYPES.register(_MS, "GatedRelativePositionBias")
+@TYPES_AFTER_ONNX.register(_MS, "GatedRelativePositionBias")
 def _gated_bias(op: Operands) -> _Types:
     query, heads = op.dims(0), op.integer("num_heads")
     if not query or len(query) != 3 or not heads:
@@ -383,7 +387,7 @@ def _gated_bias(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), (query[0], heads, query[1], query[1])),)
 
 
-@OPERAND_TYPES.register(_MS, "DynamicQuantizeLSTM")
+@TYPES_AFTER_ONNX.register(_MS, "DynamicQuantizeLSTM")
 def _recurrent(op: Operands) -> _Types:
     data, weight, hidden = op.dims(0), op.dims(1), op.integer("hidden_size")
     if data is None or not weight or not hidden or len(data) != 3:
@@ -392,12 +396,12 @@ def _recurrent(op: Operands) -> _Types:
     return TensorType(op.elem_type(0), (data[0], weight[0], data[1], hidden)), state, state
 
 
-@OPERAND_TYPES.register(_MS, "QLinearReduceMean")
+@TYPES_AFTER_ONNX.register(_MS, "QLinearReduceMean")
 def _mean(op: Operands) -> _Types:
     return _reduced(op, op.elem_type(0))
 
 
-@OPERAND_TYPES.register(_MS, "ReduceSumInteger")
+@TYPES_AFTER_ONNX.register(_MS, "ReduceSumInteger")
 def _integer_sum(op: Operands) -> _Types:
     return _reduced(op, INT32)
 
@@ -414,7 +418,7 @@ def _reduced(op: Operands, elem_type: int) -> _Types:
     return (TensorType(elem_type, kept),)
 
 
-@OPERAND_TYPES.register(_MS, "ConvTransposeWithDynamicPads")
+@TYPES_AFTER_ONNX.register(_MS, "ConvTransposeWithDynamicPads")
 def _transposed_conv(op: Operands) -> _Types:
     data, weight, pads = op.shape(0), op.shape(1), op.integers(2)
     if data is None or weight is None or len(data) != len(weight):
@@ -439,13 +443,13 @@ def _transposed_conv(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), (data[0], channels, *spatial)),)
 
 
-@OPERAND_TYPES.register(_MS, "GridSample")
+@TYPES_AFTER_ONNX.register(_MS, "GridSample")
 def _sampled(op: Operands) -> _Types:
     data, grid = op.dims(0), op.dims(1)
     return (TensorType(op.elem_type(0), (*data[:2], *grid[1:-1])),) if data and grid else ()
 
 
-@OPERAND_TYPES.register(_MS, "CropAndResize")
+@TYPES_AFTER_ONNX.register(_MS, "CropAndResize")
 def _crops(op: Operands) -> _Types:
     data, boxes, size = op.dims(0), op.dims(1), op.integers(3)
     if not data or not boxes or size is None:
@@ -453,7 +457,7 @@ def _crops(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), (boxes[0], data[1], *size)),)
 
 
-@OPERAND_TYPES.register(_MS, "Pad")
+@TYPES_AFTER_ONNX.register(_MS, "Pad")
 def _padded(op: Operands) -> _Types:
     shape, pads = op.shape(0), op.integers(1)
     if shape is None or pads is None or len(pads) != 2 * len(shape):
@@ -462,7 +466,7 @@ def _padded(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), tuple(size + a + b for size, a, b in sizes)),)
 
 
-@OPERAND_TYPES.register(_MS, "Range")
+@TYPES_AFTER_ONNX.register(_MS, "Range")
 def _range(op: Operands) -> _Types:
     start, limit, delta = op.integers(0), op.integers(1), op.integers(2) or (1,)
     if not start or not limit or not delta[0]:
@@ -470,7 +474,7 @@ def _range(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), (max(0, -(-(limit[0] - start[0]) // delta[0])),)),)
 
 
-@OPERAND_TYPES.register(_MS, "UnfoldTensor")
+@TYPES_AFTER_ONNX.register(_MS, "UnfoldTensor")
 def _windows(op: Operands) -> _Types:
     shape = op.shape(0)
     size, step = op.integer("size", 1), op.integer("step", 1)
@@ -481,7 +485,7 @@ def _windows(op: Operands) -> _Types:
     return (TensorType(op.elem_type(0), (*shape[:axis], count, *shape[axis + 1 :], size)),)
 
 
-@OPERAND_TYPES.register(_MS, "RestorePadding")
+@TYPES_AFTER_ONNX.register(_MS, "RestorePadding")
 def _restored(op: Operands) -> _Types:
     data, places = op.dims(0), op.dims(1)
     return (TensorType(op.elem_type(0), (*places, data[-1])),) if data and places else ()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from predictor.features.node_types import Array, TensorType
 from predictor.features.structure import Call
+from predictor.features.tensor_type import Array, TensorType
 from predictor.types import Notice
 
 

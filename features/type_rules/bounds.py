@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from math import prod
 
-from predictor.features.node_types import Container, TensorType, contained
-from predictor.features.operands import OperandRule, Operands
-from predictor.registry import Registry
+from predictor.features.tensor_type import Container, TensorType, contained
+from predictor.features.type_rules.operands import LARGEST_TYPES, Operands
 
-BOUND_TYPES: Registry[OperandRule] = Registry("bound rule")
 _INT32, _INT64 = 6, 7
 
 
-@BOUND_TYPES.register("", "NonZero")
+@LARGEST_TYPES.register("", "NonZero")
 def _non_zero(op: Operands) -> tuple[TensorType, ...]:
     """Every element may differ from zero."""
     shape = op.shape(0)
     return () if shape is None else (TensorType(_INT64, (max(1, len(shape)), prod(shape))),)
 
 
-@BOUND_TYPES.register("", "Unique")
+@LARGEST_TYPES.register("", "Unique")
 def _unique(op: Operands) -> tuple[TensorType, ...]:
     """Every element, or every slice along the axis, may occur once."""
     shape = op.shape(0)
@@ -34,7 +32,7 @@ def _unique(op: Operands) -> tuple[TensorType, ...]:
     return TensorType(op.elem_type(0), (count,) if axis is None else shape), indices, indices, indices
 
 
-@BOUND_TYPES.register("com.microsoft", "Unique")
+@LARGEST_TYPES.register("com.microsoft", "Unique")
 def _unique_values(op: Operands) -> tuple[TensorType, ...]:
     """(values, places, counts) of a vector without repeats."""
     shape = op.shape(0)
@@ -42,7 +40,7 @@ def _unique_values(op: Operands) -> tuple[TensorType, ...]:
     return () if shape is None else (TensorType(op.elem_type(0), shape), indices, indices)
 
 
-@BOUND_TYPES.register("com.microsoft", "RemovePadding")
+@LARGEST_TYPES.register("com.microsoft", "RemovePadding")
 def _tokens(op: Operands) -> tuple[TensorType, ...]:
     """No token is padding: (tokens, their places, running lengths, longest)."""
     shape = op.shape(0)
@@ -53,7 +51,7 @@ def _tokens(op: Operands) -> tuple[TensorType, ...]:
     return TensorType(op.elem_type(0), (samples * length, width)), places, ends, TensorType(_INT32, ())
 
 
-@BOUND_TYPES.register("", "Compress")
+@LARGEST_TYPES.register("", "Compress")
 def _compress(op: Operands) -> tuple[TensorType, ...]:
     """The condition may hold everywhere; it may be shorter than the axis."""
     shape, condition = op.shape(0), op.shape(1)
@@ -68,7 +66,7 @@ def _compress(op: Operands) -> tuple[TensorType, ...]:
     return (TensorType(op.elem_type(0), (*shape[:axis], kept, *shape[axis + 1 :])),)
 
 
-@BOUND_TYPES.register("", "NonMaxSuppression")
+@LARGEST_TYPES.register("", "NonMaxSuppression")
 def _boxes(op: Operands) -> tuple[TensorType, ...]:
     """Per image and class all boxes survive, up to the limit given; 0 without one."""
     scores = op.shape(1)
@@ -82,21 +80,21 @@ def _boxes(op: Operands) -> tuple[TensorType, ...]:
     return (TensorType(_INT64, (scores[0] * scores[1] * limit, 3)),)
 
 
-@BOUND_TYPES.register("", "TopK")
+@LARGEST_TYPES.register("", "TopK")
 def _top(op: Operands) -> tuple[TensorType, ...]:
     """All elements of the axis."""
     known = op.type(0)
     return () if known is None else (known, TensorType(_INT64, known.dims))
 
 
-@BOUND_TYPES.register("", "Slice")
+@LARGEST_TYPES.register("", "Slice")
 def _slice(op: Operands) -> tuple[TensorType, ...]:
     """The whole input."""
     known = op.type(0)
     return () if known is None else (known,)
 
 
-@BOUND_TYPES.register("", "Squeeze")
+@LARGEST_TYPES.register("", "Squeeze")
 def _squeeze(op: Operands) -> tuple[TensorType, ...]:
     """Exact in size: as many axes of length 1 go as are named."""
     known, axes = op.type(0), op.shape(1)
@@ -110,7 +108,7 @@ def _squeeze(op: Operands) -> tuple[TensorType, ...]:
     return (TensorType(known.elem_type, tuple(dims)),)
 
 
-@BOUND_TYPES.register("", "Split")
+@LARGEST_TYPES.register("", "Split")
 def _split(op: Operands) -> tuple[TensorType, ...]:
     """Exact in sum: equal parts."""
     shape = op.shape(0)
@@ -128,7 +126,7 @@ _REDUCTIONS = (
 )
 
 
-@BOUND_TYPES.register("", *_REDUCTIONS)
+@LARGEST_TYPES.register("", *_REDUCTIONS)
 def _reduce(op: Operands) -> tuple[TensorType, ...]:
     """As many axes go as are named: the shortest ones."""
     shape, axes = op.shape(0), op.shape(1)
@@ -145,14 +143,14 @@ def _reduce(op: Operands) -> tuple[TensorType, ...]:
     return (TensorType(op.elem_type(0), dims),)
 
 
-@BOUND_TYPES.register("", "StringNormalizer")
+@LARGEST_TYPES.register("", "StringNormalizer")
 def _words(op: Operands) -> tuple[TensorType, ...]:
     """No word is a stop word."""
     known = op.type(0)
     return () if known is None else (known,)
 
 
-@BOUND_TYPES.register("", "StringSplit")
+@LARGEST_TYPES.register("", "StringSplit")
 def _pieces(op: Operands) -> tuple[TensorType, ...]:
     """One piece more than the splits that are allowed, where they are limited."""
     known = op.type(0)
@@ -165,7 +163,7 @@ def _pieces(op: Operands) -> tuple[TensorType, ...]:
     return TensorType(known.elem_type, (*known.dims, pieces)), TensorType(_INT64, known.dims)
 
 
-@BOUND_TYPES.register("", "SplitToSequence")
+@LARGEST_TYPES.register("", "SplitToSequence")
 def _parts(op: Operands) -> tuple[TensorType, ...]:
     """Exact in sum: one part."""
     known = op.type(0)

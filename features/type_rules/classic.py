@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from predictor.features.containers import CONTAINER_TYPES, ITEM_LIMIT, map_of
 from predictor.features.elements import FLOAT, INT64, STRING, UINT8
-from predictor.features.node_types import Container, Dim, TensorType, contained
-from predictor.features.operands import OPERAND_TYPES, Operands
+from predictor.features.tensor_type import Container, Dim, TensorType, contained
+from predictor.features.type_rules.containers import ITEM_LIMIT, map_of
+from predictor.features.type_rules.operands import TYPES_AFTER_ONNX, TYPES_BEFORE_ONNX, Operands
 
 _ML = "ai.onnx.ml"
 _UNKNOWN = TensorType(0, None)
 _Types = tuple[TensorType, ...]
 
 
-@OPERAND_TYPES.register(_ML, "Scaler", "Normalizer")
+@TYPES_AFTER_ONNX.register(_ML, "Scaler", "Normalizer")
 def _float_like(op: Operands) -> _Types:
     return (TensorType(FLOAT, op.dims(0)),)
 
 
-@OPERAND_TYPES.register(_ML, "Imputer")
+@TYPES_AFTER_ONNX.register(_ML, "Imputer")
 def _same(op: Operands) -> _Types:
     return (op.type(0) or _UNKNOWN,)
 
@@ -27,27 +27,27 @@ def _samples(op: Operands) -> Dim:
     return dims[0] if dims and len(dims) > 1 else 1
 
 
-@OPERAND_TYPES.register(_ML, "FeatureVectorizer")
+@TYPES_AFTER_ONNX.register(_ML, "FeatureVectorizer")
 def _features(op: Operands) -> _Types:
     return (TensorType(FLOAT, (_samples(op), sum(op.items("inputdimensions")))),)
 
 
-@OPERAND_TYPES.register(_ML, "LinearRegressor")
+@TYPES_AFTER_ONNX.register(_ML, "LinearRegressor")
 def _targets(op: Operands) -> _Types:
     return (TensorType(FLOAT, (_samples(op), op.integer("targets", 1))),)
 
 
-@OPERAND_TYPES.register(_ML, "SVMRegressor")
+@TYPES_AFTER_ONNX.register(_ML, "SVMRegressor")
 def _decision(op: Operands) -> _Types:
     return (TensorType(FLOAT, (_samples(op), 1)),)
 
 
-@OPERAND_TYPES.register(_ML, "TreeEnsembleRegressor")
+@TYPES_AFTER_ONNX.register(_ML, "TreeEnsembleRegressor")
 def _tree_targets(op: Operands) -> _Types:
     return (TensorType(FLOAT, (_samples(op), op.integer("n_targets", 1))),)
 
 
-@OPERAND_TYPES.register(_ML, "TreeEnsembleClassifier", "SVMClassifier", "LinearClassifier")
+@TYPES_AFTER_ONNX.register(_ML, "TreeEnsembleClassifier", "SVMClassifier", "LinearClassifier")
 def _classes(op: Operands) -> _Types:
     words = op.items("classlabels_strings")
     numbers = op.items("classlabels_int64s") or op.items("classlabels_ints")
@@ -56,7 +56,7 @@ def _classes(op: Operands) -> _Types:
     return TensorType(STRING if words else INT64, (samples,)), TensorType(FLOAT, (samples, count))
 
 
-@OPERAND_TYPES.register(_ML, "ZipMap")
+@TYPES_AFTER_ONNX.register(_ML, "ZipMap")
 def _zip(op: Operands) -> _Types:
     shape = op.shape(0)
     if not shape:
@@ -69,13 +69,13 @@ def _zip(op: Operands) -> _Types:
     return (contained(Container.SEQUENCE, [one] * rows),)
 
 
-@OPERAND_TYPES.register(_ML, "DictVectorizer")
+@TYPES_AFTER_ONNX.register(_ML, "DictVectorizer")
 def _vocabulary(op: Operands) -> _Types:
     count = len(op.items("string_vocabulary")) or len(op.items("int64_vocabulary"))
     return (TensorType(op.elem_type(0), (1, count)),)
 
 
-@OPERAND_TYPES.register(_ML, "CastMap")
+@TYPES_AFTER_ONNX.register(_ML, "CastMap")
 def _cast_map(op: Operands) -> _Types:
     known = op.type(0)
     entries = known.items[0].dims[0] if known and known.items and known.items[0].dims else 1
@@ -85,37 +85,37 @@ def _cast_map(op: Operands) -> _Types:
     return (TensorType(elem_type, (1, op.integer("max_map", 1) if sparse else entries)),)
 
 
-@OPERAND_TYPES.register(_ML, "OneHotEncoder")
+@TYPES_AFTER_ONNX.register(_ML, "OneHotEncoder")
 def _one_hot(op: Operands) -> _Types:
     dims = op.dims(0)
     count = len(op.items("cats_int64s")) or len(op.items("cats_strings"))
     return () if dims is None else (TensorType(FLOAT, (*dims, count)),)
 
 
-@OPERAND_TYPES.register("ai.onnx.preview.training", "Gradient")
+@TYPES_AFTER_ONNX.register("ai.onnx.preview.training", "Gradient")
 def _gradients(op: Operands) -> _Types:
     """The derivative by each of `xs` has its type."""
     return tuple(known or _UNKNOWN for known in op.types[: len(op.items("xs"))])
 
 
-@OPERAND_TYPES.register("", "ImageDecoder")
+@TYPES_AFTER_ONNX.register("", "ImageDecoder")
 def _picture(op: Operands) -> _Types:
     return (TensorType(UINT8, (None, None, 1 if op.attributes.get("pixel_format") == "Grayscale" else 3)),)
 
 
-@OPERAND_TYPES.register("", "AffineGrid")
+@TYPES_AFTER_ONNX.register("", "AffineGrid")
 def _grid(op: Operands) -> _Types:
     size = op.integers(1)
     return () if size is None else (TensorType(op.elem_type(0), (size[0], *size[2:], len(size) - 2)),)
 
 
-@OPERAND_TYPES.register("", "MaxUnpool")
+@TYPES_AFTER_ONNX.register("", "MaxUnpool")
 def _unpool(op: Operands) -> _Types:
     size = op.integers(2)
     return () if size is None else (TensorType(op.elem_type(0), size),)
 
 
-@CONTAINER_TYPES.register("", "STFT")
+@TYPES_BEFORE_ONNX.register("", "STFT")
 def _frames(op: Operands) -> _Types:
     """ONNX's own rule takes `onesided` for 0 where it is omitted; its specification says 1."""
     signal, step, window = op.shape(0), op.integers(1), op.shape(2)

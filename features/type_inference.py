@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -16,24 +16,31 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, shape_inference
 
+import predictor.features.type_rules  # noqa: F401  (registers the rules)
 from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.attributes import array_of, elem_type_of, read_attributes, tensor_contents
 from predictor.features.binding import Binding
-from predictor.features.bound_types import BOUND_TYPES
 from predictor.features.branches import Opened, open_function
-from predictor.features.containers import CONTAINER_TYPES, LENGTH_RULES
 from predictor.features.control import CONTROL_RULES
 from predictor.features.dim_expressions import evaluate
 from predictor.features.folding import SHAPE_RULES, fold, fold_shape
 from predictor.features.hints import NO_HINTS, Hints, check_names
 from predictor.features.model_file import NODE_LIMIT
-from predictor.features.node_types import Array, Dim, NodeTypeError, TensorType, infer_outputs, read_type
-from predictor.features.operands import OPERAND_TYPES, Operands, load_operand_types
-from predictor.features.own_types import own_types
+from predictor.features.onnx_inference import NodeTypeError, infer_outputs
 from predictor.features.rebatch import follow_batch
 from predictor.features.rules import has_rule
-from predictor.features.structure import Call, captured_names, order_calls
-from predictor.features.typed import TypedCall, TypedModel
+from predictor.features.structure import Call, captured_names, normal_domain, order_calls
+from predictor.features.tensor_type import Array, Dim, TensorType, read_type
+from predictor.features.type_rules.containers import LENGTH_RULES
+from predictor.features.type_rules.operands import (
+    LARGEST_TYPES,
+    TYPES_AFTER_ONNX,
+    TYPES_BEFORE_ONNX,
+    Operands,
+    TypeRule,
+)
+from predictor.features.typed_model import TypedCall, TypedModel
+from predictor.registry import Registry
 from predictor.types import Notice
 
 MAXIMUM_ELEMENTS = 2**63 - 1
@@ -61,6 +68,16 @@ def infer_types(
         return _Walk(model, binding, opsets, hints).run()
 
 
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """A call with what selects its rules."""
+
+    call: Call
+    attributes: Mapping[str, Any]
+    domain: str
+    version: int
+
+
 class _Walk:
     """The state of one pass; lives only inside infer_types."""
 
@@ -69,7 +86,6 @@ class _Walk:
         self.binding = binding
         self.opsets = opsets
         self.hints = hints
-        load_operand_types()
         self.types: dict[str, TensorType] = dict(binding.inputs)
         self.contents: dict[str, Array] = {}
         self.initializers: list[str] = []
@@ -169,7 +185,7 @@ class _Walk:
         return cost_of(calls, self.types, self.contents, self.opsets)
 
     def version(self, node: NodeProto) -> int:
-        return self.opsets.get("" if node.domain == "ai.onnx" else node.domain, _DEFAULT_VERSION)
+        return self.opsets.get(normal_domain(node.domain), _DEFAULT_VERSION)
 
     def read_elements(self) -> None:
         """Contents of inputs that the caller gave, and of empty ones."""
@@ -198,19 +214,18 @@ class _Walk:
 
     def visit(self, call: Call, attributes: Mapping[str, Any]) -> None:
         node = call.node
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        version = self.version(node)
+        op = _Op(call, attributes, normal_domain(node.domain), self.version(node))
         rests_on_bound = bool(self.assumed) and not self.assumed.isdisjoint(call.reads)
-        if domain == "" and (self.fold(call, attributes, version) or self.fold_length(call)):
+        if not op.domain and (self.fold(call, attributes, op.version) or self.fold_length(call)):
             if rests_on_bound:
                 self.assumed.update(call.outputs)
             return
-        if self.follows_batch(call, domain):
+        if self.follows_batch(op):
             return
-        exact = self.container_types(call, domain, version, attributes)
+        exact = self.by_rule(TYPES_BEFORE_ONNX, op)
         try:
             key = _hashable(attributes, call)
-            found = {} if exact else infer_outputs(node, version, self.types, self.contents, key) or {}
+            found = {} if exact else infer_outputs(node, op.version, self.types, self.contents, key) or {}
         except NodeTypeError as error:
             raise self.contradiction(call, str(error)) from None
         found.update(zip(call.outputs, exact, strict=False))
@@ -219,13 +234,13 @@ class _Walk:
                 continue
             known = found.get(name, _UNKNOWN)
             if not known.is_complete:
-                known = self.complete(call, domain, version, attributes, position, known)
+                known = self.complete(op, position, known)
             elif rests_on_bound:
                 known = self.rather_declared(name, known)
             self.check_size(name, known, call)
             self.types[name] = known
         check = _CHECKS.get(node.op_type)
-        if check is not None and domain == "":
+        if check is not None and not op.domain:
             reason = check(call, self.types)
             if reason:
                 raise self.contradiction(call, reason)
@@ -238,17 +253,15 @@ class _Walk:
         self.assumed.add(name)
         return known
 
-    def container_types(
-        self, call: Call, domain: str, version: int, attributes: Mapping[str, Any]
-    ) -> tuple[TensorType, ...]:
-        """Types of sequences, optionals and what is taken from them; empty for other ops."""
-        rule = CONTAINER_TYPES.get(domain, call.node.op_type, version)
-        return () if rule is None else rule(self.operands(call, attributes))
-
-    def operands(self, call: Call, attributes: Mapping[str, Any]) -> Operands:
+    def by_rule(self, rules: Registry[TypeRule], op: _Op) -> tuple[TensorType, ...]:
+        """Output types by our own rule; empty where there is none or it cannot tell."""
+        call = op.call
+        rule = rules.get(op.domain, call.node.op_type, op.version)
+        if rule is None:
+            return ()
         types = [self.types.get(name) if name else None for name in call.inputs]
         contents = [self.contents.get(name) if name else None for name in call.inputs]
-        return Operands(types, contents, attributes, len(call.outputs))
+        return rule(Operands(types, contents, op.attributes, len(call.outputs)))
 
     def fold_length(self, call: Call) -> bool:
         """Contents that follow from how many items a container has."""
@@ -261,9 +274,10 @@ class _Walk:
         self.types[call.outputs[0]] = TensorType(elem_type_of(array), ())
         return True
 
-    def follows_batch(self, call: Call, domain: str) -> bool:
+    def follows_batch(self, op: _Op) -> bool:
         """Types a Reshape to a constant that held the batch which the caller's replaced."""
-        if self.traced is None or domain or call.node.op_type not in _TRACED_OPS or len(call.inputs) < 2:
+        call = op.call
+        if self.traced is None or op.domain or call.node.op_type not in _TRACED_OPS or len(call.inputs) < 2:
             return False
         source, (output, *_) = call.inputs[0], call.outputs
         target = self.contents.get(call.inputs[1])
@@ -303,23 +317,10 @@ class _Walk:
                 self.types[name] = TensorType(elem_type_of(array), array.shape)
         return True
 
-    def complete(
-        self,
-        call: Call,
-        domain: str,
-        version: int,
-        attributes: Mapping[str, Any],
-        position: int,
-        known: TensorType,
-    ) -> TensorType:
+    def complete(self, op: _Op, position: int, known: TensorType) -> TensorType:
         """Fills what ONNX's rule for the node left open."""
-        name = call.outputs[position]
-        inputs = [self.types.get(given) if given else None for given in call.inputs]
-        integers = {key: value for key, value in attributes.items() if isinstance(value, int)}
-        own = own_types(domain, call.node.op_type, version, inputs, integers)
-        if not own:
-            rule = OPERAND_TYPES.get(domain, call.node.op_type, version)
-            own = () if rule is None else rule(self.operands(call, attributes))
+        name = op.call.outputs[position]
+        own = self.by_rule(TYPES_AFTER_ONNX, op)
         if position < len(own):
             known = _merge(known, own[position])
         # Looked at only when needed: inference over the whole model costs as much as everything else.
@@ -329,24 +330,15 @@ class _Walk:
             known = _merge(known, self.declared.get(name, _UNKNOWN))
         if known.is_complete:
             return known
-        return self.assume(call, domain, version, attributes, position, known)
+        return self.assume(op, position, known)
 
-    def assume(
-        self,
-        call: Call,
-        domain: str,
-        version: int,
-        attributes: Mapping[str, Any],
-        position: int,
-        known: TensorType,
-    ) -> TensorType:
+    def assume(self, op: _Op, position: int, known: TensorType) -> TensorType:
         """Sizes that depend on data: the caller's, else the largest possible with a note."""
-        name = call.outputs[position]
+        call, name = op.call, op.call.outputs[position]
         given = self.given_size(call, position, known)
         if given.is_complete:
             return given
-        rule = BOUND_TYPES.get(domain, call.node.op_type, version)
-        bounds = () if rule is None else rule(self.operands(call, attributes))
+        bounds = self.by_rule(LARGEST_TYPES, op)
         if position >= len(bounds):
             return given
         bound = _merge(given, bounds[position])

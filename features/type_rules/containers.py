@@ -13,12 +13,8 @@ from types import MappingProxyType
 
 from onnx import TypeProto
 
-from predictor.features.node_types import Container, Dim, TensorType, contained, read_type
-from predictor.features.operands import OperandRule, Operands
-from predictor.registry import Registry
-
-CONTAINER_TYPES: Registry[OperandRule] = Registry("container type rule")
-"""Rules that answer before ONNX's own: it would forget the items."""
+from predictor.features.tensor_type import Container, Dim, TensorType, contained, read_type
+from predictor.features.type_rules.operands import TYPES_BEFORE_ONNX, Operands
 
 _UNKNOWN = TensorType(0, None)
 _INT64, _BOOL = 7, 9
@@ -87,17 +83,17 @@ LENGTH_RULES: Mapping[str, Callable[[TensorType], int | bool]] = MappingProxyTyp
 """Contents of outputs that follow from how many items a container has."""
 
 
-@CONTAINER_TYPES.register("", "SequenceEmpty")
+@TYPES_BEFORE_ONNX.register("", "SequenceEmpty")
 def _empty(op: Operands) -> tuple[TensorType, ...]:
     return (contained(Container.SEQUENCE, (), op.integer("dtype", 1)),)
 
 
-@CONTAINER_TYPES.register("", "SequenceConstruct")
+@TYPES_BEFORE_ONNX.register("", "SequenceConstruct")
 def _construct(op: Operands) -> tuple[TensorType, ...]:
     return (contained(Container.SEQUENCE, [item or _UNKNOWN for item in op.types]),)
 
 
-@CONTAINER_TYPES.register("", "SequenceInsert")
+@TYPES_BEFORE_ONNX.register("", "SequenceInsert")
 def _insert(op: Operands) -> tuple[TensorType, ...]:
     items, new = _sequence(op), op.type(1)
     if items is None or new is None or len(items) >= _INSERTED_LIMIT:
@@ -108,7 +104,7 @@ def _insert(op: Operands) -> tuple[TensorType, ...]:
     return (contained(Container.SEQUENCE, [*items[:at], new, *items[at:]]),)
 
 
-@CONTAINER_TYPES.register("", "SequenceErase")
+@TYPES_BEFORE_ONNX.register("", "SequenceErase")
 def _erase(op: Operands) -> tuple[TensorType, ...]:
     items = _sequence(op)
     if not items:
@@ -120,23 +116,23 @@ def _erase(op: Operands) -> tuple[TensorType, ...]:
     return (contained(Container.SEQUENCE, kept, gone.elem_type),)
 
 
-@CONTAINER_TYPES.register("", "SequenceAt")
+@TYPES_BEFORE_ONNX.register("", "SequenceAt")
 def _pick(op: Operands) -> tuple[TensorType, ...]:
     items = _sequence(op)
     return (_at(items, op.integers(1)),) if items else ()
 
 
-@CONTAINER_TYPES.register("", "SequenceLength")
+@TYPES_BEFORE_ONNX.register("", "SequenceLength")
 def _count(op: Operands) -> tuple[TensorType, ...]:
     return (TensorType(_INT64, ()),)
 
 
-@CONTAINER_TYPES.register("", "OptionalHasElement")
+@TYPES_BEFORE_ONNX.register("", "OptionalHasElement")
 def _has(op: Operands) -> tuple[TensorType, ...]:
     return (TensorType(_BOOL, ()),)
 
 
-@CONTAINER_TYPES.register("", "Optional")
+@TYPES_BEFORE_ONNX.register("", "Optional")
 def _wrap(op: Operands) -> tuple[TensorType, ...]:
     item = op.type(0)
     if item is None:
@@ -145,7 +141,7 @@ def _wrap(op: Operands) -> tuple[TensorType, ...]:
     return (contained(Container.OPTIONAL, (item,)),)
 
 
-@CONTAINER_TYPES.register("", "OptionalGetElement")
+@TYPES_BEFORE_ONNX.register("", "OptionalGetElement")
 def _unwrap(op: Operands) -> tuple[TensorType, ...]:
     known = op.type(0)
     if known is None or known.container is not Container.OPTIONAL:
@@ -153,13 +149,13 @@ def _unwrap(op: Operands) -> tuple[TensorType, ...]:
     return known.items[:1] if known.items else ()
 
 
-@CONTAINER_TYPES.register("", "Identity")
+@TYPES_BEFORE_ONNX.register("", "Identity")
 def _same(op: Operands) -> tuple[TensorType, ...]:
     known = op.type(0)
     return (known,) if known is not None and known.container else ()
 
 
-@CONTAINER_TYPES.register("", "SplitToSequence")
+@TYPES_BEFORE_ONNX.register("", "SplitToSequence")
 def _split(op: Operands) -> tuple[TensorType, ...]:
     data = op.type(0)
     shape = op.shape(0)
@@ -192,7 +188,7 @@ def _split(op: Operands) -> tuple[TensorType, ...]:
     return (contained(Container.SEQUENCE, parts, data.elem_type),)
 
 
-@CONTAINER_TYPES.register("", "ConcatFromSequence")
+@TYPES_BEFORE_ONNX.register("", "ConcatFromSequence")
 def _join(op: Operands) -> tuple[TensorType, ...]:
     items = _sequence(op)
     if not items:

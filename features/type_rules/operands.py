@@ -1,13 +1,12 @@
-"""What a type rule may see of one node: types and contents of its inputs, and its attributes."""
+"""What a type rule may see of one node, and the registries of such rules, by when they are asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeAlias
 
-from predictor.features.node_types import Array, Dim, TensorType
+from predictor.features.tensor_type import Array, Dim, TensorType
 from predictor.registry import Registry
 
 
@@ -62,15 +61,12 @@ class Operands:
         return value if isinstance(value, tuple) else ()
 
 
-OperandRule: TypeAlias = Callable[[Operands], tuple[TensorType, ...]]
+TypeRule: TypeAlias = Callable[[Operands], tuple[TensorType, ...]]
 """Output types in order, as far as they follow; shorter or unknown where they do not."""
 
-OPERAND_TYPES: Registry[OperandRule] = Registry("operand type rule")
-"""Types that ONNX's own inference leaves open, and that depend on more than shapes and integers."""
-
-
-@cache
-def load_operand_types() -> None:
-    """Registers the rules, once per process."""
-    import predictor.features.contrib_types
-    import predictor.features.ml_types  # noqa: F401
+TYPES_BEFORE_ONNX: Registry[TypeRule] = Registry("type rule before ONNX's")
+"""Asked instead of ONNX's own inference where that forgets (how many items) or errs."""
+TYPES_AFTER_ONNX: Registry[TypeRule] = Registry("type rule after ONNX's")
+"""Asked where ONNX's own inference leaves something open."""
+LARGEST_TYPES: Registry[TypeRule] = Registry("rule of largest types")
+"""Asked last, where a shape depends on the data: the largest that it can be."""
