@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from predictor.features.fusion import fuse, recognise
 from predictor.features.graph import Graph
 from predictor.features.reader import read_graph
 from predictor.types import Runtime
+from tests.public_data import public_data
 from tests.unit.features.spelling import kinds
 from tests.unit.features.test_fusion_blocks import check_order
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-DATA = Path(os.environ.get("PERFCAST_DATA", "../shared/data")) / "timm_onnx"
 PRE_NORM = [
     "LayerNormalization",
     *("Linear", "Attention", "Linear", "Add"),
@@ -92,9 +91,7 @@ PUBLIC = {
 @pytest.mark.data
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_export(name: str) -> None:
-    path = DATA / f"{name}.onnx.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there; set PERFCAST_DATA to the folder of public measurements")
+    path = public_data("timm_onnx", f"{name}.onnx.gz")
     graph = read_graph(gzip.decompress(path.read_bytes()), batch=2)
     fused = recognise(graph)
     check_order(fused)

