@@ -77,12 +77,6 @@ def test_one_command_answers_alike_in_process_and_through_a_server() -> None:
     assert gone.returncode == 6
 
 
-def test_a_second_run_gives_the_same_bits() -> None:
-    first, second = _perfcast("predict", *ARGUMENTS), _perfcast("predict", *ARGUMENTS)
-    assert first.returncode == 0
-    assert first.stdout == second.stdout
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_server_script_takes_variables_and_stops(number: signal.Signals) -> None:
     with _running([sys.executable, "server.py"], PERFCAST_PORT="0", PERFCAST_TOKEN="t") as (process, address):
