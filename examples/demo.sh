@@ -9,7 +9,7 @@ server=""
 trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 
 echo "\$ perfcast predict ${question[*]}"
-perfcast predict "${question[@]}"
+perfcast predict "${question[@]}" --out "$work/in_process.json"
 
 PERFCAST_PORT=0 PERFCAST_ACCESS_LOG=false python server.py 2>"$work/log" &
 server=$!
@@ -28,11 +28,8 @@ fi
 echo
 echo "\$ python server.py &    # listens on $address"
 echo "\$ perfcast predict ${question[*]} --server $address"
-perfcast predict "${question[@]}" --server "$address"
+perfcast predict "${question[@]}" --server "$address" --out "$work/remote.json"
 
-# The tables above hold the warnings already.
-perfcast predict "${question[@]}" --out "$work/in_process.json" >/dev/null
-perfcast predict "${question[@]}" --out "$work/remote.json" --server "$address" >/dev/null
 cmp "$work/in_process.json" "$work/remote.json"
 echo
 echo "Both answers are identical to the last digit."
