@@ -71,7 +71,6 @@ def bind(
         replaced = _replaceable(declared, input_shapes, batch)
     inputs: dict[str, TensorType] = {}
     missing: dict[str, list[str]] = {}
-    notes: list[Notice] = []
     for name, known in declared.items():
         if known.dims is None and name not in input_shapes:
             missing.setdefault("", []).append(name)
@@ -87,23 +86,11 @@ def bind(
             if size is None:
                 for symbol in symbols_of(dim) - numbers.keys() if isinstance(dim, str) else [""]:
                     missing.setdefault(symbol, []).append(f"{name}[{axis}]")
-            elif size < 0:
-                raise InvalidGraph(
-                    f"input {name!r} has dimension {size} at axis {axis}; expected a positive number "
-                    f"(--input-shape {name}=... overrides it)",
-                    input=name,
-                )
-            elif size == 0 and axis == 0:
-                notes.append(
-                    Notice(
-                        "INPUT_EMPTY",
-                        f"input {name!r} has no elements, as the file says: what is computed from it costs "
-                        f"nothing; give its shape with --input-shape {name}=... where that is not meant",
-                    )
-                )
         inputs[name] = TensorType(known.elem_type, tuple(bound))
+        _check_signs(name, bound)
     if missing:
-        raise _unbound(missing, declared)
+        raise _unbound(missing)
+    notes = [_empty_notice(name) for name, known in inputs.items() if known.dims and known.dims[0] == 0]
     size = _batch_of(inputs, shapes, leading)
     _wrap_containers(model, inputs, lengths, notes)
     if replaced is None:
@@ -112,6 +99,24 @@ def bind(
         name: known if name in input_shapes else _led_by(known, replaced) for name, known in inputs.items()
     }
     return Binding(inputs, numbers, size, replaced, traced, tuple(notes))
+
+
+def _check_signs(name: str, sizes: Iterable[int | None]) -> None:
+    for axis, size in enumerate(sizes):
+        if size is not None and size < 0:
+            raise InvalidGraph(
+                f"input {name!r} has dimension {size} at axis {axis}; expected a positive number "
+                f"(--input-shape {name}=... overrides it)",
+                input=name,
+            )
+
+
+def _empty_notice(name: str) -> Notice:
+    return Notice(
+        "INPUT_EMPTY",
+        f"input {name!r} has no elements, as the file says: what is computed from it costs nothing; give its "
+        f"shape with --input-shape {name}=... where that is not meant",
+    )
 
 
 def _led_by(known: TensorType, size: int) -> TensorType:
@@ -289,7 +294,7 @@ def _batch_of(
     return 1
 
 
-def _unbound(missing: Mapping[str, list[str]], declared: Mapping[str, TensorType]) -> UnboundSymbol:
+def _unbound(missing: Mapping[str, list[str]]) -> UnboundSymbol:
     named = {symbol: places for symbol, places in missing.items() if symbol}
     parts = [f"{symbol!r} ({', '.join(dict.fromkeys(places))})" for symbol, places in named.items()]
     flags = [f"--dim {symbol}=N" for symbol in named]

@@ -1,4 +1,4 @@
-"""What the rules of control flow share: their registry, what they see of the walk, nodes with a typed body."""
+"""What the rules of control flow share: their registry, their view of the walk, nodes with a typed body."""
 
 from __future__ import annotations
 
