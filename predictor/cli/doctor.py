@@ -16,7 +16,7 @@ _PACKAGES = {
     "required": ("numpy", "onnx", "xgboost"),
     "cli": ("typer", "rich"),
     "server": ("grpcio", "protobuf", "grpcio-status", "grpcio-health-checking", "grpcio-reflection"),
-    "train": ("polars", "pyarrow", "scikit-learn"),
+    "train": ("polars",),
 }
 # Distributions that provide the same import.
 _ALTERNATIVES = {"xgboost": ("xgboost-cpu",)}

@@ -28,8 +28,6 @@ _EXTRA_OF = {
     "grpc_reflection": "server",
     "google": "server",
     "polars": "train",
-    "pyarrow": "train",
-    "sklearn": "train",
     "torch": "torch",
     "onnxscript": "torch",
 }
