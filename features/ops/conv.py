@@ -15,9 +15,9 @@ from predictor.errors import InvalidGraph
 from predictor.features.dtype import Compute
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView, element_bits
-from predictor.features.ops.parts import pointwise, row_work, size_of, weight_bytes
+from predictor.features.ops.parts import pointwise, size_of, sum_to, weight_bytes
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Convolution, Family, OpWork, Phase, Rows
+from predictor.features.work import Convolution, Family, OpWork, Phase
 
 FORWARD = "forward"
 DATA_GRADIENT = "data_gradient"
@@ -114,11 +114,7 @@ def conv_backward(op: OpView) -> Backward:
     if op.wants_gradient(1):
         works.append(convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT))
     if op.wants_gradient(2):
-        bias = op.input(2)
-        rows = Rows(bias.elements, max(1, out.elements // max(1, bias.elements)))
-        works.append(
-            row_work(op, Family.REDUCTION, "sum", rows, 1, reads=(out,), writes=(bias,), phase=Phase.BACKWARD)
-        )
+        works.append(sum_to(op, out, op.input(2)))
     saves = (data.name, weight.name) if op.wants_gradient(0) else (data.name,)
     return Backward(tuple(works), saves, copies_inside=True)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView
-from predictor.features.ops.parts import copy, gradient_of, pointwise, work
+from predictor.features.ops.parts import copy, gradient_of, pointwise, scatter_add, work
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
 from predictor.features.work import Elements, Family, OpWork, Phase
 
@@ -62,16 +62,5 @@ def gather_backward(op: OpView) -> Backward:
                 phase=Phase.BACKWARD,
             )
         )
-    works.append(
-        work(
-            op,
-            Family.GATHER,
-            "scatter_add",
-            Elements(out.elements),
-            reads=(gradient_of(out), indices),
-            writes=(out,),
-            flops=out.elements,
-            phase=Phase.BACKWARD,
-        )
-    )
+    works.append(scatter_add(op, indices))
     return Backward(tuple(works), (indices.name,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView
-from predictor.features.ops.parts import copy, gradient_of, pointwise, work
+from predictor.features.ops.parts import copy, gradient_of, pointwise, scatter_add, work
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
 from predictor.features.work import Elements, Family, OpWork, Phase, Rows
 
@@ -22,19 +22,9 @@ def gather_by(op: OpView) -> tuple[OpWork, ...]:
 @BACKWARD_RULES.register("", "GatherElements", "GatherND")
 def gather_by_backward(op: OpView) -> Backward:
     """Zeros, then a scattered addition."""
-    data, indices, out = op.input(0), op.input(1), op.output()
+    data, indices = op.input(0), op.input(1)
     fill = pointwise(op, "fill", 0, reads=(), writes=(data,), phase=Phase.BACKWARD)
-    scatter = work(
-        op,
-        Family.GATHER,
-        "scatter_add",
-        Elements(out.elements),
-        reads=(gradient_of(out), indices),
-        writes=(out,),
-        flops=out.elements,
-        phase=Phase.BACKWARD,
-    )
-    return Backward((fill, scatter), (indices.name,))
+    return Backward((fill, scatter_add(op, indices)), (indices.name,))
 
 
 @WORK_RULES.register("", "Scatter", "ScatterElements", "ScatterND")

@@ -128,15 +128,31 @@ def row_work(
     )
 
 
-def unbroadcast(op: OpView, source: Value, target: Value) -> tuple[OpWork, ...]:
-    """The sum that brings a gradient of `source`'s shape to a broadcast operand's, where they differ."""
-    if source.elements == target.elements:
-        return ()
+def sum_to(op: OpView, source: Value, target: Value) -> OpWork:
+    """A gradient of `source`'s shape, summed to that of a broadcast operand or bias."""
     rows = Rows(target.elements, max(1, source.elements // max(1, target.elements)))
-    return (
-        row_work(
-            op, Family.REDUCTION, "sum", rows, 1, reads=(source,), writes=(target,), phase=Phase.BACKWARD
-        ),
+    return row_work(
+        op, Family.REDUCTION, "sum", rows, 1, reads=(source,), writes=(target,), phase=Phase.BACKWARD
+    )
+
+
+def unbroadcast(op: OpView, source: Value, target: Value) -> tuple[OpWork, ...]:
+    """`sum_to` where the two differ in size; nothing where the gradient is passed on."""
+    return () if source.elements == target.elements else (sum_to(op, source, target),)
+
+
+def scatter_add(op: OpView, indices: Value) -> OpWork:
+    """The gradient of picked elements, added where they came from."""
+    out = op.output()
+    return work(
+        op,
+        Family.GATHER,
+        "scatter_add",
+        Elements(out.elements),
+        reads=(gradient_of(out), indices),
+        writes=(out,),
+        flops=out.elements,
+        phase=Phase.BACKWARD,
     )
 
 

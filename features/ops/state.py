@@ -8,9 +8,9 @@ from math import prod
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView, element_bits
 from predictor.features.ops.conv import DATA_GRADIENT, WEIGHT_GRADIENT, convolve
-from predictor.features.ops.parts import copy, gradient_of, pointwise, row_work, size_of, work
+from predictor.features.ops.parts import copy, gradient_of, pointwise, size_of, sum_to, work
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Contraction, Convolution, Elements, Family, OpWork, Phase, Rows
+from predictor.features.work import Contraction, Convolution, Elements, Family, OpWork, Phase
 
 # Vector FLOPs per element of the state and step: the decay, the update rate.
 _DECAY, _RATE = 1, 1
@@ -111,11 +111,7 @@ def causal_convolution_backward(op: OpView) -> Backward:
     if op.wants_gradient(1):
         works.append(convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT))
     if op.wants_gradient(2):
-        bias = op.input(2)
-        rows = Rows(bias.elements, max(1, out.elements // max(1, bias.elements)))
-        works.append(
-            row_work(op, Family.REDUCTION, "sum", rows, 1, reads=(out,), writes=(bias,), phase=Phase.BACKWARD)
-        )
+        works.append(sum_to(op, out, op.input(2)))
     return Backward(tuple(works), tuple(kept))
 
 
