@@ -21,7 +21,7 @@ from predictor.hardware.sustained import sustained_fraction, sustained_matrix_ra
 
 FeatureMatrix = NDArray[np.float32]
 
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 # A device without a stated L2 is treated as one with 32 KiB per core, the least of the catalogue's GPUs.
 _L2_PER_CORE_BYTES = 32 * 1024
@@ -36,14 +36,21 @@ _PRODUCT_FEATURES = (
     "log_tile_2", "log_tile_3", "log_tile_4", "log_tile_over_memory", "log_bytes_over_cache",
     "log_right_over_cache",
 )  # fmt: skip
-_CONVOLUTION_FEATURES = ("taps", "log2_stride", "log2_samples", "log2_in_channels", "log2_out_points", "pass")
+# The rows of a linear layer and the points of a convolution grow with the batch. What they fill of a tile or
+# a wave is in the floor; as features such facts made some batches dearer than larger ones, by up to half, and
+# taught little that held on an unseen device (docs/adr/0008).
+_OF_ROWS = frozenset({"align_m", "wave_fill", "tile_fill_m"})
+_OF_POINTS = _OF_ROWS | {"log2_m", "log_waves", *(f"log_tile_{i}" for i in range(5))}
+_MATMUL_PRODUCT = tuple(name for name in _PRODUCT_FEATURES if name not in _OF_ROWS)
+_CONVOLUTION_PRODUCT = tuple(name for name in _PRODUCT_FEATURES if name not in _OF_POINTS)
+_CONVOLUTION_FEATURES = ("taps", "log2_stride", "log2_in_channels", "log2_out_points", "pass")
 _VECTOR_FEATURES = ("log_bytes_over_cache", "streams", "log2_elements_per_core")
 _ROW_FEATURES = (*_VECTOR_FEATURES, "log2_columns", "log2_rows_per_core", "align_columns")
 
 FEATURE_NAMES: Mapping[Family, tuple[str, ...]] = {
-    Family.MATMUL: (*_PRODUCT_FEATURES, *DEVICE_FEATURES),
+    Family.MATMUL: (*_MATMUL_PRODUCT, *DEVICE_FEATURES),
     Family.BATCHED_MATMUL: (*_PRODUCT_FEATURES, *DEVICE_FEATURES),
-    Family.CONVOLUTION: (*_PRODUCT_FEATURES, *_CONVOLUTION_FEATURES, *DEVICE_FEATURES),
+    Family.CONVOLUTION: (*_CONVOLUTION_PRODUCT, *_CONVOLUTION_FEATURES, *DEVICE_FEATURES),
     Family.ELEMENTWISE: (*_VECTOR_FEATURES, *DEVICE_FEATURES),
     Family.NORMALIZATION: (*_ROW_FEATURES, *DEVICE_FEATURES),
     Family.SOFTMAX: (*_ROW_FEATURES, *DEVICE_FEATURES),
@@ -117,7 +124,7 @@ def _alignment(sizes: FloatArray) -> FloatArray:
     return np.asarray(np.log2(np.minimum(whole & -whole, _ALIGNMENT_CAP).astype(np.float64)))
 
 
-def _product_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray]:
+def _product_facts(works: Sequence[OpWork], device: DeviceSpec) -> Mapping[str, FloatArray]:
     p = products(works)
     rate = np.array([sustained_matrix_rate(device, work.compute) for work in works])
     moved, cores, cache = moved_bytes(works), device.core_count, cache_bytes(device)
@@ -125,25 +132,25 @@ def _product_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatA
     memory_s, compute_s = moved / device.memory_bytes_per_s, p.flops / rate
     efficiency = tile_efficiencies(p, cores)
     waves = p.batch * np.ceil(p.m / _TILE_ROWS) * np.ceil(p.n / _TILE_COLUMNS) / cores
-    return [
-        np.log2(p.batch),
-        np.log2(p.m),
-        np.log2(p.n),
-        np.log2(p.k),
-        _alignment(p.m),
-        _alignment(p.n),
-        _alignment(p.k),
-        np.log(memory_s / compute_s),
-        np.log(p.flops / moved),
-        np.log(waves),
-        waves / np.ceil(waves),
-        p.m / (np.ceil(p.m / _TILE_ROWS) * _TILE_ROWS),
-        p.n / (np.ceil(p.n / _TILE_COLUMNS) * _TILE_COLUMNS),
-        *np.log(efficiency[:, :5]).T,
-        np.log(compute_s / efficiency.max(axis=1) / memory_s),
-        np.log(moved / cache),
-        np.log(element_bytes * p.n * p.k / cache),
-    ]
+    return {
+        "log2_batch": np.log2(p.batch),
+        "log2_m": np.log2(p.m),
+        "log2_n": np.log2(p.n),
+        "log2_k": np.log2(p.k),
+        "align_m": _alignment(p.m),
+        "align_n": _alignment(p.n),
+        "align_k": _alignment(p.k),
+        "log_memory_over_compute": np.log(memory_s / compute_s),
+        "log_intensity": np.log(p.flops / moved),
+        "log_waves": np.log(waves),
+        "wave_fill": waves / np.ceil(waves),
+        "tile_fill_m": p.m / (np.ceil(p.m / _TILE_ROWS) * _TILE_ROWS),
+        "tile_fill_n": p.n / (np.ceil(p.n / _TILE_COLUMNS) * _TILE_COLUMNS),
+        **{f"log_tile_{i}": np.log(efficiency[:, i]) for i in range(5)},
+        "log_tile_over_memory": np.log(compute_s / efficiency.max(axis=1) / memory_s),
+        "log_bytes_over_cache": np.log(moved / cache),
+        "log_right_over_cache": np.log(element_bytes * p.n * p.k / cache),
+    }
 
 
 _PASSES = ("forward", "data_gradient", "weight_gradient")
@@ -159,13 +166,22 @@ def _convolution_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[Fl
             (
                 prod(shape.kernel),
                 np.log2(prod(shape.strides)),
-                np.log2(max(1, shape.samples)),
                 np.log2(max(1, shape.in_channels)),
                 np.log2(max(1, prod(shape.out_spatial))),
                 _PASSES.index(shape.pass_name),
             )
         )
-    return [*_product_columns(works, device), *np.array(facts, dtype=np.float64).T]
+    columns = _product_facts(works, device)
+    return [*(columns[name] for name in _CONVOLUTION_PRODUCT), *np.array(facts, dtype=np.float64).T]
+
+
+def _matmul_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray]:
+    columns = _product_facts(works, device)
+    return [columns[name] for name in _MATMUL_PRODUCT]
+
+
+def _batched_matmul_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray]:
+    return list(_product_facts(works, device).values())
 
 
 def _vector_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray]:
@@ -202,8 +218,8 @@ def _row_columns(works: Sequence[OpWork], device: DeviceSpec) -> list[FloatArray
 
 
 _BUILDERS: Mapping[Family, Callable[[Sequence[OpWork], DeviceSpec], list[FloatArray]]] = {
-    Family.MATMUL: _product_columns,
-    Family.BATCHED_MATMUL: _product_columns,
+    Family.MATMUL: _matmul_columns,
+    Family.BATCHED_MATMUL: _batched_matmul_columns,
     Family.CONVOLUTION: _convolution_columns,
     Family.ELEMENTWISE: _vector_columns,
     Family.NORMALIZATION: _row_columns,

@@ -11,13 +11,14 @@ alone (predictor.models.roofline). Nothing names a device: equal specifications 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import InvalidBundle
+from predictor.features.dtype import Compute
 from predictor.features.rows import (
     FeatureMatrix,
     device_signature,
@@ -146,7 +147,20 @@ class OpTimeModel:
         )
 
     def costs(self, works: Sequence[OpWork], device: DeviceSpec) -> OpCosts:
-        """Costs of all works, one matrix per family. Equal works are priced each: deduplicate first."""
+        """Costs of all works, one matrix per family. Equal works are priced each: deduplicate first.
+
+        A TF32 product is never dearer than the same in FP32: a library may take either.
+        """
+        costs = self._costs(works, device)
+        rounded = [i for i, work in enumerate(works) if work.compute is Compute.TF32]
+        if not rounded:
+            return costs
+        exact = self._costs([replace(works[i], compute=Compute.FP32) for i in rounded], device)
+        time_s = costs.time_s.copy()
+        time_s[rounded] = np.minimum(time_s[rounded], exact.time_s)
+        return replace(costs, time_s=time_s)
+
+    def _costs(self, works: Sequence[OpWork], device: DeviceSpec) -> OpCosts:
         floor = floors(works, device)
         source = [FALLBACK if work.family is Family.UNKNOWN else ANALYTIC for work in works]
         outside = np.zeros(len(works), dtype=np.bool_)

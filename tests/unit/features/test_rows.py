@@ -29,7 +29,7 @@ def _named(family: Family, work: object) -> dict[str, float]:
 
 
 def test_a_product_row_by_hand() -> None:
-    row = _named(Family.MATMUL, product(4096, 1024, 1000))
+    row = _named(Family.BATCHED_MATMUL, product(4096, 1024, 1000))
     assert row["log2_m"] == 12
     assert row["align_k"] == 3
     assert row["align_m"] == 6
@@ -39,6 +39,13 @@ def test_a_product_row_by_hand() -> None:
     assert row["wave_fill"] == pytest.approx(waves / 4, rel=1e-6)
     moved = 4 * (4096 * 1000 + 1000 * 1024 + 4096 * 1024)
     assert row["log_intensity"] == pytest.approx(np.log(2 * 4096 * 1024 * 1000 / moved), rel=1e-6)
+
+
+def test_rows_of_a_linear_layer_hold_no_fact_that_jumps_with_the_batch() -> None:
+    linear = _named(Family.MATMUL, product(4096, 1024, 1000))
+    batched = _named(Family.BATCHED_MATMUL, product(4096, 1024, 1000))
+    assert batched.keys() - linear.keys() == {"align_m", "wave_fill", "tile_fill_m"}
+    assert all(linear[name] == batched[name] for name in linear)
 
 
 def test_a_vector_row_by_hand() -> None:

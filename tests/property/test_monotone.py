@@ -1,0 +1,45 @@
+"""Orders that any answer must keep: more work, and more exact work, is never cheaper."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from predictor import PredictionRequest, Predictor
+from predictor.types import Precision
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DEVICES = ("v100-pcie-32gb", "a100-sxm-80gb", "h100-sxm-80gb", "rtx-4090-24gb")
+BATCHES = (1, 2, 3, 4, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 63, 64, 127, 128)
+# Learned corrections may dip a little between two shapes; a search over batches must not see cliffs.
+DIP_FRACTION = 0.05
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor.load()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", ["mobilenet_v2", "resnet50", "vit_b16", "unet"])
+def test_a_larger_batch_is_not_faster(predictor: Predictor, model: str, device: str) -> None:
+    path = str(EXAMPLES / f"{model}.onnx")
+    times = [
+        predictor.predict(PredictionRequest(path, device, batch=batch)).iteration_time_s.value
+        for batch in BATCHES
+    ]
+    for smaller, larger in pairwise(times):
+        assert larger >= smaller * (1 - DIP_FRACTION)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", ["mobilenet_v2", "resnet50", "gpt2"])
+def test_tf32_is_not_slower_than_fp32(predictor: Predictor, model: str, device: str) -> None:
+    path = str(EXAMPLES / f"{model}.onnx")
+    exact, rounded = (
+        predictor.predict(PredictionRequest(path, device, batch=16, precision=precision))
+        for precision in (Precision.FP32, Precision.TF32)
+    )
+    assert rounded.iteration_time_s.value <= exact.iteration_time_s.value
