@@ -21,7 +21,7 @@ from predictor.hardware.sustained import sustained_fraction, sustained_matrix_ra
 
 FeatureMatrix = NDArray[np.float32]
 
-_SCHEMA_VERSION = 3
+_SCHEMA_VERSION = 4
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 # A device without a stated L2 is treated as one with 32 KiB per core, the least of the catalogue's GPUs.
 _L2_PER_CORE_BYTES = 32 * 1024
@@ -33,14 +33,14 @@ DEVICE_FEATURES = ("log_sustained_fraction", "log_lanes")
 _PRODUCT_FEATURES = (
     "log2_batch", "log2_m", "log2_n", "log2_k", "align_m", "align_n", "align_k", "log_memory_over_compute",
     "log_intensity", "log_waves", "wave_fill", "tile_fill_m", "tile_fill_n", "log_tile_0", "log_tile_1",
-    "log_tile_2", "log_tile_3", "log_tile_4", "log_tile_over_memory", "log_bytes_over_cache",
-    "log_right_over_cache",
+    "log_tile_2", "log_tile_3", "log_tile_4", "log_tile_over_memory",
 )  # fmt: skip
-# The rows of a linear layer and the points of a convolution grow with the batch. What they fill of a tile or
-# a wave is in the floor; as features such facts made some batches dearer than larger ones, by up to half, and
-# taught little that held on an unseen device (docs/adr/0008).
+# No product sees the cache: operands within it are common on cards of 40 MB and more, and were tiny on those
+# that were measured. Rows of a linear layer and points of a convolution grow with the batch. What they fill of
+# a tile or a wave is in the floor; as features such facts made some batches dearer than larger ones, by up to
+# half, and taught little that held on an unseen device (docs/adr/0008).
 _OF_ROWS = frozenset({"align_m", "wave_fill", "tile_fill_m"})
-_OF_POINTS = _OF_ROWS | {"log2_m", "log_waves", *(f"log_tile_{i}" for i in range(5))}
+_OF_POINTS = _OF_ROWS | {"log2_m", *(f"log_tile_{i}" for i in range(5))}
 _MATMUL_PRODUCT = tuple(name for name in _PRODUCT_FEATURES if name not in _OF_ROWS)
 _CONVOLUTION_PRODUCT = tuple(name for name in _PRODUCT_FEATURES if name not in _OF_POINTS)
 _CONVOLUTION_FEATURES = ("taps", "log2_stride", "log2_in_channels", "log2_out_points", "pass")
@@ -127,8 +127,7 @@ def _alignment(sizes: FloatArray) -> FloatArray:
 def _product_facts(works: Sequence[OpWork], device: DeviceSpec) -> Mapping[str, FloatArray]:
     p = products(works)
     rate = np.array([sustained_matrix_rate(device, work.compute) for work in works])
-    moved, cores, cache = moved_bytes(works), device.core_count, cache_bytes(device)
-    element_bytes = np.array([work.element_bits / 8 for work in works])
+    moved, cores = moved_bytes(works), device.core_count
     memory_s, compute_s = moved / device.memory_bytes_per_s, p.flops / rate
     efficiency = tile_efficiencies(p, cores)
     waves = p.batch * np.ceil(p.m / _TILE_ROWS) * np.ceil(p.n / _TILE_COLUMNS) / cores
@@ -148,8 +147,6 @@ def _product_facts(works: Sequence[OpWork], device: DeviceSpec) -> Mapping[str, 
         "tile_fill_n": p.n / (np.ceil(p.n / _TILE_COLUMNS) * _TILE_COLUMNS),
         **{f"log_tile_{i}": np.log(efficiency[:, i]) for i in range(5)},
         "log_tile_over_memory": np.log(compute_s / efficiency.max(axis=1) / memory_s),
-        "log_bytes_over_cache": np.log(moved / cache),
-        "log_right_over_cache": np.log(element_bytes * p.n * p.k / cache),
     }
 
 
