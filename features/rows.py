@@ -35,8 +35,8 @@ _PRODUCT_FEATURES = (
     "log_intensity", "log_waves", "wave_fill", "tile_fill_m", "tile_fill_n", "log_tile_0", "log_tile_1",
     "log_tile_2", "log_tile_3", "log_tile_4", "log_tile_over_memory",
 )  # fmt: skip
-# No product sees the cache: operands within it are common on cards of 40 MB and more, and were tiny on those
-# that were measured. Rows of a linear layer and points of a convolution grow with the batch. What they fill of
+# No product sees the cache: operands within it are common on cards of 40 MB and more, and were tiny on the
+# measured ones. Rows of a linear layer and points of a convolution grow with the batch. What they fill of
 # a tile or a wave is in the floor; as features such facts made some batches dearer than larger ones, by up to
 # half, and taught little that held on an unseen device (docs/adr/0008).
 _OF_ROWS = frozenset({"align_m", "wave_fill", "tile_fill_m"})
