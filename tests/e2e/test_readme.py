@@ -29,6 +29,13 @@ def workplace(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def summary_row(suite: str) -> list[str]:
+    """The cells of a report's row `all`, goals left out."""
+    report = (ROOT / "docs" / "benchmarks" / f"{suite}.md").read_text(encoding="utf-8")
+    row = next(line for line in report.splitlines() if line.startswith("| all "))
+    return [re.sub(r" \(goal.*\)", "", cell).strip() for cell in row.strip("|").split("|")]
+
+
 def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
@@ -46,6 +53,20 @@ def test_command(command: str, workplace: Path) -> None:
     result = run(["bash", "-c", command], workplace)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() or "strip" in command
+
+
+def test_the_answer_shown_is_the_one_printed(workplace: Path) -> None:
+    command = next(c for c in COMMANDS if c.startswith("perfcast predict examples/resnet50.onnx"))
+    result = run(["bash", "-c", f"COLUMNS=100 {command}"], workplace)
+    printed = "\n".join(line.rstrip() for line in result.stdout.rstrip().splitlines())
+    assert f"```text\n{printed}\n```" in README
+
+
+@pytest.mark.parametrize("suite", ["neusight", "memory", "energy"])
+def test_the_accuracy_shown_is_the_one_measured(suite: str) -> None:
+    _, count, mean, median, _, covered = summary_row(suite)
+    shown = f"| {int(count):,} | {mean} | {median} | {covered} |"
+    assert any(shown in line and f"benchmarks/{suite}.md" in line for line in README.splitlines())
 
 
 def test_python_blocks_run_in_order(workplace: Path) -> None:
