@@ -22,8 +22,14 @@ FoldRule: TypeAlias = Callable[[Attributes, Arrays, int], Sequence[Array]]
 
 FOLD_RULES: Registry[FoldRule] = Registry("fold rule")
 ELEMENT_LIMIT = 2048
-# What numpy raises on operands that do not fit; the type rules report those.
-_MISFIT = (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError, FloatingPointError)
+# What numpy and attributes of another type raise on a node that does not fit; the type rules report those.
+_MISFIT = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
 def fold(

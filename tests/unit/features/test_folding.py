@@ -163,3 +163,27 @@ def test_shape_and_size_need_no_contents() -> None:
     assert [a.tolist() for a in fold_shape("Shape", {"start": -2}, known) or ()] == [[3, 5]]
     assert [a.tolist() for a in fold_shape("Size", {}, known) or ()] == [30]
     assert fold_shape("Shape", {}, TensorType(1, (2, "n"))) is None
+
+
+@pytest.mark.parametrize("wrong", [1, 1.5, "text", (1, 2), (0.5,), ("a",), INTS])
+@pytest.mark.parametrize("op", sorted({op for _, op, _ in FOLD_RULES}))
+def test_attributes_of_any_type_are_left_to_the_type_rules(op: str, wrong: object) -> None:
+    names = (
+        "value",
+        "value_int",
+        "value_floats",
+        "to",
+        "axis",
+        "axes",
+        "perm",
+        "starts",
+        "ends",
+        "pads",
+        "split",
+    )
+    names += ("num_outputs", "keepdims", "mode", "min", "max", "upper", "reduction", "allowzero", "fmod")
+    for inputs in ([INTS], [INTS, INTS[0]], [np.array([2, 3])], [INTS, INTS[0], INTS[0]]):
+        for version in (9, 13, 21):
+            with np.errstate(all="ignore"):
+                folded = fold(op, dict.fromkeys(names, wrong), inputs, version)
+            assert folded is None or all(isinstance(array, np.ndarray) for array in folded)
