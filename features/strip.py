@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
 
-from predictor.errors import OutputNotWritable
 from predictor.features.model_file import ModelSource, load_model
+from predictor.files import write_whole
 
 _NOTES = ("doc_string", "metadata_props")
 # Fields with parts that carry notes themselves.
@@ -52,23 +51,5 @@ def write_stripped(source: ModelSource, target: str | os.PathLike[str]) -> int:
     Raises InvalidGraph for a bad source and OutputNotWritable for a bad target.
     """
     data = strip_model(source)
-    path = Path(target)
-    temporary: str | None = None
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(None, "it is a directory")
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        # mkstemp files are private; a model is as readable as any other file its owner makes.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise OutputNotWritable(
-            f"{os.fspath(target)!r} cannot be written: {error.strerror or error}", path=target
-        ) from None
+    write_whole(Path(target), lambda path: path.write_bytes(data))
     return len(data)

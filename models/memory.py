@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from predictor.features.allocator import MEDIUM_SEGMENT_BYTES
 from predictor.features.work import Convolution, Family, OpWork, Phase, Program
-from predictor.hardware.spec import DeviceKind, DeviceSpec
+from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.device_identity import is_known
@@ -278,7 +278,7 @@ class MemoryModel:
         Fitted on an NVIDIA data-center card and taken for all of that vendor; measured for jobs in host
         memory; elsewhere a lean context stands in, for want of any measurement.
         """
-        if device.kind in (DeviceKind.CPU, DeviceKind.PHONE):
+        if device.kind.is_host:
             return _HOST_CONTEXT_BYTES
         return self.context_bytes if device.vendor == "NVIDIA" else _LEAN_CONTEXT_BYTES
 

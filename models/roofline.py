@@ -21,7 +21,6 @@ from predictor.models.floor import Floors
 
 _SLOW_COMPUTE, _SLOW_MEMORY = 3.05, 1.56
 _HOST_CALL_S = 35e-6
-_HOSTS = frozenset({DeviceKind.CPU, DeviceKind.PHONE})
 
 # Log half-widths. One CPU was fitted and scored on its own rows, so another one gets about twice that span;
 # for accelerators nothing was fitted at all. Choices, not measurements.
@@ -35,7 +34,7 @@ def runs_gpu_kernels(device: DeviceSpec) -> bool:
 
 def roofline_times(floor: Floors, device: DeviceSpec) -> tuple[FloatArray, FloatArray]:
     """(n,) times and (n,) log half-widths of works with these floors; views stay free."""
-    host = device.kind in _HOSTS
+    host = device.kind.is_host
     work_s = np.maximum(_SLOW_COMPUTE * floor.compute_s, _SLOW_MEMORY * floor.memory_s)
     call_s = np.where(floor.launch_s > 0, _HOST_CALL_S, 0.0) if host else floor.launch_s
     spread = _HOST_LOG_SPREAD if host else _ACCELERATOR_LOG_SPREAD

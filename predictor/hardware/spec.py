@@ -20,6 +20,11 @@ class DeviceKind(StrEnum):
     EDGE = "edge"
     PHONE = "phone"
 
+    @property
+    def is_host(self) -> bool:
+        """Whether jobs run on the processor and in the memory of the host itself."""
+        return self in (DeviceKind.CPU, DeviceKind.PHONE)
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
