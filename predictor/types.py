@@ -24,7 +24,12 @@ class _Choice(StrEnum):
         try:
             return cls(str(text).lower())
         except ValueError:
-            raise UnknownName.among(cls.__name__.lower(), str(text), [m.value for m in cls]) from None
+            raise UnknownName.among(_words(cls.__name__), str(text), [m.value for m in cls]) from None
+
+
+def _words(name: str) -> str:
+    """`OffloadTarget` as people write it: `offload target`."""
+    return "".join(f" {char}" if char.isupper() else char for char in name).strip().lower()
 
 
 class Mode(_Choice):
@@ -63,6 +68,56 @@ class Runtime(_Choice):
 
     EAGER = "eager"
     COMPILED = "compiled"
+
+
+class Schedule(_Choice):
+    """Order in which a pipeline runs its microbatches.
+
+    GPIPE: all forward, then all backward. ONE_F_ONE_B: one of each in turn. INTERLEAVED: the same over several
+    chunks of the model per device. ZERO_BUBBLE: weight gradients fill the bubbles (Qi et al. 2023, ZB-H1).
+    """
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+    ZERO_BUBBLE = "zero_bubble"
+
+
+class Recompute(_Choice):
+    """Activations that backward computes again instead of keeping them.
+
+    SELECTIVE: those of attention (Korthikanti et al. 2022). FULL: all but each layer's input.
+    """
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Offload(_Choice):
+    """What may live outside the device and visits it when needed."""
+
+    OPTIMIZER = "optimizer"
+    PARAMETERS = "parameters"
+    ACTIVATIONS = "activations"
+
+
+class OffloadTarget(_Choice):
+    """Where it lives."""
+
+    CPU = "cpu"
+    NVME = "nvme"
+
+
+class CpKind(_Choice):
+    """How ranks that share a sequence attend to all of it.
+
+    RING: keys and values go round (Liu et al. 2023). ALL_TO_ALL: sequence shards become head shards and back
+    (DeepSpeed-Ulysses, Jacobs et al. 2023).
+    """
+
+    RING = "ring"
+    ALL_TO_ALL = "all_to_all"
 
 
 @dataclass(frozen=True, slots=True)
