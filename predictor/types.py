@@ -73,7 +73,7 @@ class Runtime(_Choice):
 class Schedule(_Choice):
     """Order in which a pipeline runs its microbatches.
 
-    GPIPE: all forward, then all backward. ONE_F_ONE_B: one of each in turn. INTERLEAVED: the same over several
+    GPIPE: all forward, then all backward. ONE_F_ONE_B: one of each in turn. INTERLEAVED: that over several
     chunks of the model per device. ZERO_BUBBLE: weight gradients fill the bubbles (Qi et al. 2023, ZB-H1).
     """
 

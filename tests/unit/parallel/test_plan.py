@@ -65,7 +65,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], said: str) -
 
 @pytest.mark.parametrize("field", ["schedule", "recompute", "offload", "cp_kind", "offload_to"])
 def test_unknown_choices_list_the_known_ones(field: str) -> None:
-    with pytest.raises(UnknownName, match="known:|did you mean"):
+    with pytest.raises(UnknownName, match=r"known:|did you mean"):
         Plan(**{field: "sideways"})  # type: ignore[arg-type]
 
 
