@@ -45,7 +45,7 @@ from predictor.features.kernel_free import drop_host_arithmetic, drop_no_ops
 from predictor.features.layout import make_copies_explicit
 from predictor.features.patterns import Candidates
 from predictor.features.patterns.language import Matcher
-from predictor.types import Runtime
+from predictor.types import Layout, Runtime
 
 
 def fuse(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
@@ -57,7 +57,7 @@ def fuse(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
     return group_pointwise(fused) if runtime is Runtime.COMPILED else fused
 
 
-def recognise(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
+def recognise(graph: Graph, runtime: Runtime = Runtime.EAGER, layout: Layout = Layout.NCHW) -> Graph:
     """Blocks that `runtime` runs as one kernel made one, shape arithmetic gone, hidden copies visible."""
     draft = Draft(graph)
     drop_host_arithmetic(draft)
@@ -65,7 +65,7 @@ def recognise(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
     join_slices(draft)
     _replace_blocks(draft, runtime)
     draft.drop_dead()
-    make_copies_explicit(draft)
+    make_copies_explicit(draft, images_last=layout is Layout.NHWC)
     return draft.finish()
 
 

@@ -29,22 +29,52 @@ from predictor.features.strides import (
     row_major,
 )
 
+_IMAGE_RANK = 4
+
 _Strided: TypeAlias = dict[str, Strides]
 """Strides by value; row-major values are absent."""
 
 
-def make_copies_explicit(draft: Draft) -> None:
-    """Marks transpositions as views and inserts perfcast::Contiguous(x) wherever the framework copies."""
+def make_copies_explicit(draft: Draft, *, images_last: bool = False) -> None:
+    """Marks transpositions as views and inserts perfcast::Contiguous(x) wherever the framework copies.
+
+    `images_last`: the job keeps images and weights channels-last, so that a convolution copies its input
+    into that order where it lies otherwise, and writes its output in it.
+    """
     strided: _Strided = {}
+    if images_last:
+        for name in draft.graph.inputs:
+            shape = draft.shape(name)
+            if len(shape) == _IMAGE_RANK:
+                _set(draft, strided, name, in_order(shape, channels_last(_IMAGE_RANK)))
     for index, slot in enumerate(draft.slots):
         nodes: list[Node] = []
         for node in slot:
-            if node.op_type in _REORDERS or any(name in strided for name in node.inputs):
+            if images_last and _is_image_convolution(draft, node):
+                nodes.extend(_convolution_step(draft, strided, node))
+            elif node.op_type in _REORDERS or any(name in strided for name in node.inputs):
                 nodes.extend(_step(draft, strided, node))
             else:
                 nodes.append(node)
         if len(nodes) != len(slot) or any(a is not b for a, b in zip(nodes, slot, strict=True)):
             draft.put(index, tuple(nodes))
+
+
+def _is_image_convolution(draft: Draft, node: Node) -> bool:
+    is_convolution = node.op_type in ("Conv", "ConvTranspose") and not node.domain
+    return is_convolution and len(draft.shape(node.inputs[0])) == _IMAGE_RANK
+
+
+def _convolution_step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
+    """A convolution whose weights lie channels-last."""
+    order = channels_last(_IMAGE_RANK)
+    data = node.inputs[0]
+    copies: list[Node] = []
+    if not is_dense_in_order(draft.shape(data), _strides(draft, strided, data), order):
+        copies.append(_copy_of(draft, strided, node, data, order))
+        node = replace(node, inputs=(*copies[0].outputs, *node.inputs[1:]))
+    _set(draft, strided, node.outputs[0], in_order(draft.shape(node.outputs[0]), order))
+    return [*copies, node]
 
 
 def _step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
@@ -72,15 +102,20 @@ def _step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
 def _with_copy(draft: Draft, strided: _Strided, node: Node, position: int, copies: list[Node]) -> Node:
     name = node.inputs[position]
     shape = draft.shape(name)
-    order = rows = tuple(range(len(shape)))
+    order = tuple(range(len(shape)))
     images = channels_last(len(shape))
     if node.op_type in _KEEPS_CHANNELS_LAST and axes_by_stride(shape, strided[name]) == images:
         order = images
+    copies.append(_copy_of(draft, strided, node, name, order))
+    return replace(node, inputs=(*node.inputs[:position], *copies[-1].outputs, *node.inputs[position + 1 :]))
+
+
+def _copy_of(draft: Draft, strided: _Strided, node: Node, name: str, order: tuple[int, ...]) -> Node:
+    shape = draft.shape(name)
     copy = draft.new_value(f"{name}.contiguous", shape, draft.values[name].dtype, like=name)
-    attributes = {} if order == rows else {"order": order}
-    copies.append(Node(f"{node.name}.copy", "Contiguous", (name,), (copy,), "perfcast", attributes))
+    attributes = {} if order == tuple(range(len(shape))) else {"order": order}
     _set(draft, strided, copy, in_order(shape, order))
-    return replace(node, inputs=(*node.inputs[:position], copy, *node.inputs[position + 1 :]))
+    return Node(f"{node.name}.copy", "Contiguous", (name,), (copy,), "perfcast", attributes)
 
 
 def _strides(draft: Draft, strided: _Strided, name: str) -> Strides:

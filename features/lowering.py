@@ -9,7 +9,7 @@ from predictor.features.graph import Graph, Node
 from predictor.features.grouping import group_pointwise
 from predictor.features.precision import apply_precision
 from predictor.features.quantised import fuse_quantised
-from predictor.types import Precision, Runtime
+from predictor.types import Layout, Precision, Runtime
 
 
 def lower(
@@ -18,6 +18,7 @@ def lower(
     precision: Precision = Precision.FP32,
     runtime: Runtime = Runtime.EAGER,
     training: bool = False,
+    layout: Layout = Layout.NCHW,
 ) -> Graph:
     """Recognises blocks, applies the numeric policy, then groups what a compiler fuses.
 
@@ -26,17 +27,19 @@ def lower(
 
     Autocast decides operator by operator, so it must see blocks (a GELU spelled with Pow is no Pow) but no
     groups."""
-    nodes = tuple(_with_lowered_body(node, precision, runtime, training) for node in graph.nodes)
+    nodes = tuple(_with_lowered_body(node, precision, runtime, training, layout) for node in graph.nodes)
     graph = replace(graph, nodes=nodes)
     if runtime is Runtime.COMPILED and not training:
         graph = fuse_quantised(graph)
-    typed = apply_precision(recognise(graph, runtime), precision)
+    typed = apply_precision(recognise(graph, runtime, layout), precision)
     return group_pointwise(typed) if runtime is Runtime.COMPILED else typed
 
 
-def _with_lowered_body(node: Node, precision: Precision, runtime: Runtime, training: bool) -> Node:
+def _with_lowered_body(
+    node: Node, precision: Precision, runtime: Runtime, training: bool, layout: Layout
+) -> Node:
     body = node.attributes.get("body")
     if not isinstance(body, Graph):
         return node
-    lowered = lower(body, precision=precision, runtime=runtime, training=training)
+    lowered = lower(body, precision=precision, runtime=runtime, training=training, layout=layout)
     return replace(node, attributes={**node.attributes, "body": lowered})

@@ -20,7 +20,7 @@ from predictor.features.ops.optimizer import optimizer_memory, optimizer_work
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, BackwardRule, WorkRule, load_rules
 from predictor.features.work import OpInstance, Program
 from predictor.registry import Registry
-from predictor.types import Mode, Optimizer, Precision, Runtime
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 
 _OPTIMIZER_NODE = "optimizer"
 
@@ -32,6 +32,7 @@ def build_program(
     precision: Precision,
     optimizer: Optimizer,
     runtime: Runtime,
+    layout: Layout = Layout.NCHW,
     work_rules: Registry[WorkRule] = WORK_RULES,
     backward_rules: Registry[BackwardRule] = BACKWARD_RULES,
     strict: bool = False,
@@ -41,12 +42,13 @@ def build_program(
     Args:
         graph: as read from a file; blocks are fused and the precision policy is applied here.
         mode: INFER is the forward pass; TRAIN adds backward and the step of `optimizer`.
+        layout: NHWC keeps images channels-last: convolutions copy what lies otherwise.
         strict: raise UnsupportedOp, naming every op type without a rule, instead of pricing it by its bytes.
 
     Raises InvalidGraph when operands make no sense to an op's rule.
     """
     load_rules()
-    lowered = lower(graph, runtime=runtime, precision=precision, training=mode is Mode.TRAIN)
+    lowered = lower(graph, runtime=runtime, precision=precision, training=mode is Mode.TRAIN, layout=layout)
     return program_of(
         lowered,
         mode=mode,

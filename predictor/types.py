@@ -120,6 +120,13 @@ class CpKind(_Choice):
     ALL_TO_ALL = "all_to_all"
 
 
+class Layout(_Choice):
+    """How image tensors lie in memory: channels before space, or channels last (torch's channels_last)."""
+
+    NCHW = "nchw"
+    NHWC = "nhwc"
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A central value with the bounds of a `coverage` prediction interval; low <= value <= high."""

@@ -13,6 +13,7 @@ from predictor.features.builder import Tensor
 from predictor.features.fusion import recognise
 from predictor.features.graph import Graph
 from predictor.features.strides import axes_by_stride, in_order, is_row_major, reshaped, row_major
+from predictor.types import Layout
 from tests.unit.features.spelling import Spelling, kinds, spelled
 
 B, L, H, D = 2, 6, 4, 8
@@ -156,3 +157,15 @@ def test_windows_are_copied_once_in_and_once_out() -> None:
         return s("Add", s("Reshape", back, [B, 8, 8, 16]), x)
 
     assert copies(recognise(spelled(build, (B, 8, 8, 16)))) == [(B, 2, 2, 4, 4, 16), (B, 2, 4, 2, 4, 16)]
+
+
+def test_a_channels_last_job_copies_tokens_for_a_convolution_and_nothing_for_a_norm_over_channels() -> None:
+    def build(s: Spelling, x: Tensor) -> Tensor:
+        y = s("Transpose", s.conv(x, 16, kernel=3), perm=[0, 2, 3, 1])
+        y = s("LayerNormalization", y, s.parameter((16,), "scale"))
+        tokens = s.reshape(s.reshape(y, (B, L * L, 16)), (B, 16, L, L))
+        return s.conv(tokens, 8, kernel=3)
+
+    graph = spelled(build, (B, 16, L, L))
+    assert copies(recognise(graph, layout=Layout.NHWC)) == [(B, 16, L, L)]
+    assert copies(recognise(graph)) == [(B, L, L, 16)]
