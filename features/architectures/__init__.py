@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from predictor.errors import UnknownName
-from predictor.features.architectures.cnn import mobilenet_v2, resnet50, shufflenet_v2, vgg16
+from predictor.features.architectures.concatenated import CONCATENATED_CNNS
+from predictor.features.architectures.mobile_cnn import MOBILE_CNNS
+from predictor.features.architectures.plain_cnn import PLAIN_CNNS
 from predictor.features.architectures.recurrent import deepspeech2
+from predictor.features.architectures.residual import RESIDUAL_CNNS
 from predictor.features.architectures.separable_cnn import nasnet_mobile, xception
 from predictor.features.architectures.switch import SwitchConfig, switch_transformer
 from predictor.features.architectures.transformer import (
@@ -61,11 +64,11 @@ ARCHITECTURES: Mapping[str, Callable[..., bytes]] = {
     **{name: partial(transformer, config) for name, config in _TRANSFORMERS.items()},
     **{name: partial(switch_transformer, config) for name, config in _SWITCHES.items()},
     "deepspeech2": deepspeech2,
-    "mobilenet_v2": mobilenet_v2,
+    **PLAIN_CNNS,
+    **RESIDUAL_CNNS,
+    **CONCATENATED_CNNS,
+    **MOBILE_CNNS,
     "nasnet_mobile": nasnet_mobile,
-    "resnet50": resnet50,
-    "shufflenet_v2": shufflenet_v2,
-    "vgg16": vgg16,
     "xception": xception,
 }
 """Name -> builder of ONNX bytes. All take `batch`; transformers also `sequence` and `training`, image models
