@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from predictor.errors import InvalidPlan
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.units import MIB
+
+FloatArray: TypeAlias = NDArray[np.float64]
+Sizes = TypeVar("Sizes", float, FloatArray)
 
 # Time before the first byte moves (launch and handshake of one collective): intercept of small all-reduces
 # over 2, 4 and 8 ranks in the AIConfigurator NCCL tables (H100 4.7, A100 8, B200 7 µs).
@@ -37,6 +44,9 @@ _DEFAULT_FRACTION = 0.70
 RAMP_BYTES = 16 * MIB
 RAMP_FRACTION = 0.4
 
+# (stretched sizes, place, cluster, achieved bytes/s inside a node per device, between nodes per device) -> s
+Formula: TypeAlias = "Callable[[FloatArray, GroupShape, ClusterSpec, float, float], FloatArray]"
+
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
@@ -45,11 +55,18 @@ class GroupShape:
     Attributes:
         per_node: ranks on a full node; `smallest_node`: ranks on the last one.
         nodes: nodes the group touches.
+        size: ranks in all; 0 when all nodes but the last are full.
     """
 
     per_node: int
     nodes: int
     smallest_node: int
+    size: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the group."""
+        return self.size or self.per_node * (self.nodes - 1) + self.smallest_node
 
 
 def group_shape(group_size: int, cluster: ClusterSpec) -> GroupShape:
@@ -100,6 +117,100 @@ def all_reduce_time_s(size_bytes: float, group_size: int, cluster: ClusterSpec) 
 def achieved_fraction(link: LinkSpec) -> float:
     """Share of `link.bytes_per_s` that a large all-reduce reaches, by link kind."""
     return ACHIEVED_FRACTION.get(link.kind, _DEFAULT_FRACTION)
+
+
+KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
+"""Names of the collectives that `collective_time_s` knows."""
+
+
+def collective_time_s(kind: str, size_bytes: Sizes, place: GroupShape, cluster: ClusterSpec) -> Sizes:
+    """Expected time of one collective in a group that lies on `cluster` as `place` says.
+
+    Args:
+        kind: one of KINDS.
+        size_bytes: the whole tensor: what every rank holds before an all-reduce or reduce-scatter and after
+            an all-gather or broadcast, sends in all to the others (and itself) in an all-to-all, or sends to
+            its partner. A float or an array; the result is of the same kind.
+
+    0 for a single rank or an empty tensor. Raises InvalidPlan for an unknown kind.
+    """
+    ranks = place.ranks
+    formula = _FORMULAS.get(kind)
+    if formula is None:
+        raise InvalidPlan(f"collective {kind!r} is unknown; expected one of {', '.join(KINDS)}", field="kind")
+    sizes = np.asarray(size_bytes, dtype=np.float64)
+    if ranks == 1:
+        times = np.zeros_like(sizes)
+    else:
+        stretched = sizes + RAMP_FRACTION * np.minimum(sizes, RAMP_BYTES)
+        intra, inter = cluster.intra_node, cluster.inter_node
+        rates = (
+            intra.bytes_per_s * achieved_fraction(intra),
+            inter.bytes_per_s * achieved_fraction(inter),
+        )
+        times = np.where(sizes > 0, START_S + formula(stretched, place, cluster, *rates), 0.0)
+    return times if isinstance(size_bytes, np.ndarray) else float(times)
+
+
+def sent_bytes(kind: str, size_bytes: Sizes, ranks: int) -> Sizes:
+    """Bytes that the busiest rank sends in one collective of `collective_time_s`; the root of a broadcast."""
+    shares = {"all_reduce": 2.0 * (ranks - 1) / ranks, "broadcast": 1.0, "send_recv": 1.0}
+    return size_bytes * (shares.get(kind, (ranks - 1) / ranks) if ranks > 1 else 0.0)
+
+
+def _ring(passes: int) -> Formula:
+    """Rings inside nodes and between them, pipelined: 2 passes reduce and gather, 1 does either."""
+
+    def time_s(
+        sizes: FloatArray, place: GroupShape, cluster: ClusterSpec, intra_rate: float, inter_rate: float
+    ) -> FloatArray:
+        k, m = place.per_node, place.nodes
+        latency_s = passes * (k - 1) * cluster.intra_node.latency_s
+        latency_s += passes * (m - 1) * cluster.inter_node.latency_s
+        inside = passes * (k - 1) / k * sizes / intra_rate
+        between = passes * (m - 1) / m * sizes / (place.smallest_node * inter_rate)
+        return latency_s + np.maximum(inside, between)
+
+    return time_s
+
+
+def _all_to_all(
+    sizes: FloatArray, place: GroupShape, cluster: ClusterSpec, intra_rate: float, inter_rate: float
+) -> FloatArray:
+    """Every rank sends 1 / n to each other one: inside its node, and beyond over its own port."""
+    k, m, n = place.per_node, place.nodes, place.ranks
+    latency_s = (k - 1) * cluster.intra_node.latency_s + (m - 1) * cluster.inter_node.latency_s
+    inside, between = (k - 1) / n * sizes / intra_rate, (n - place.smallest_node) / n * sizes / inter_rate
+    return latency_s + np.maximum(inside, between if m > 1 else 0.0)
+
+
+def _broadcast(
+    sizes: FloatArray, place: GroupShape, cluster: ClusterSpec, intra_rate: float, inter_rate: float
+) -> FloatArray:
+    """A pipelined chain through all ranks."""
+    k, m = place.per_node, place.nodes
+    latency_s = (k - 1) * cluster.intra_node.latency_s + (m - 1) * cluster.inter_node.latency_s
+    between = sizes / (place.smallest_node * inter_rate) if m > 1 else 0.0
+    return latency_s + np.maximum(sizes / intra_rate if k > 1 else 0.0, between)
+
+
+def _send_recv(
+    sizes: FloatArray, place: GroupShape, cluster: ClusterSpec, intra_rate: float, inter_rate: float
+) -> FloatArray:
+    """One message over one link: between nodes when the pair, or ring, spans them."""
+    if place.nodes > 1:
+        return cluster.inter_node.latency_s + sizes / inter_rate
+    return cluster.intra_node.latency_s + sizes / intra_rate
+
+
+_FORMULAS: Mapping[str, Formula] = {
+    "all_reduce": _ring(2),
+    "reduce_scatter": _ring(1),
+    "all_gather": _ring(1),
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "send_recv": _send_recv,
+}
 
 
 def _all_reduce_s(

@@ -124,7 +124,7 @@ class Plan:
     def group_size(self, group: str) -> int:
         """Ranks of a communication group; see GROUPS. Raises InvalidPlan for a group that does not exist."""
         sizes = self._axis_sizes()
-        return prod(sizes[axis] for axis in _axes_of(group))
+        return prod(sizes[axis] for axis in axes_of(group))
 
     def group_ranks(self, group: str, rank: int = 0) -> tuple[int, ...]:
         """Numbers of the ranks in the group that holds `rank`, ascending.
@@ -136,7 +136,7 @@ class Plan:
                 f"plan: rank {rank} of {self.device_count} devices; expected 0 to {self.device_count - 1}",
                 field="rank",
             )
-        wanted = _axes_of(group)
+        wanted = axes_of(group)
         sizes, stride, first, steps = self._axis_sizes(), 1, rank, [0]
         for axis in self.placement:
             if axis in wanted:
@@ -225,7 +225,8 @@ def _placement(value: object) -> tuple[str, ...]:
     return order
 
 
-def _axes_of(group: str) -> tuple[str, ...]:
+def axes_of(group: str) -> tuple[str, ...]:
+    """Axes of the rank grid that a group spans. Raises InvalidPlan for a group that does not exist."""
     if group not in _GROUPS:
         raise InvalidPlan(f"plan: no group {group!r}; expected one of {', '.join(GROUPS)}", field="group")
     return _GROUPS[group]
