@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from predictor.features.evaluate_rules import Evaluated, actual_name
 from predictor.features.gradient_strides import GradientStrides
-from predictor.features.graph import Graph, Node, Value
+from predictor.features.graph import IN_PLACE, Graph, Node, Value
 from predictor.features.liveness import MemoryStep
 from predictor.features.op_view import element_bits, vector_compute
 from predictor.features.rules import Backward
@@ -110,7 +110,7 @@ class BackwardPass:
                 MemoryStep(
                     reads=node.inputs,
                     writes=node.outputs,
-                    is_view=not found.forward,
+                    is_view=not found.forward or bool(node.attributes.get(IN_PLACE)),
                     gradients=step.gradients,
                     passes=step.passes,
                     saves=step.saves,
@@ -121,6 +121,11 @@ class BackwardPass:
                 )
             )
         return steps
+
+
+def _writes_nothing(works: tuple[OpWork, ...]) -> bool:
+    """Views, and exchanges that leave their result where the input was."""
+    return all(work.family is Family.COMMUNICATION and not work.write_bytes for work in works)
 
 
 def _elementwise(kind: str, value: Value, flops: int, reads: int) -> OpWork:

@@ -17,6 +17,8 @@ from predictor.types import Notice
 
 Attribute: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Graph"
 Shape: TypeAlias = tuple[int, ...]
+IN_PLACE = "perfcast_in_place"
+"""Attribute of a node whose first output takes over the memory of its first input."""
 
 
 @dataclass(frozen=True, slots=True)

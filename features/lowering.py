@@ -7,6 +7,7 @@ from dataclasses import replace
 from predictor.features.fusion import recognise
 from predictor.features.graph import Graph, Node
 from predictor.features.grouping import group_pointwise
+from predictor.features.in_place import mark_updates
 from predictor.features.precision import apply_precision
 from predictor.features.quantised import fuse_quantised
 from predictor.types import Layout, Precision, Runtime
@@ -29,6 +30,8 @@ def lower(
     groups."""
     nodes = tuple(_with_lowered_body(node, precision, runtime, training, layout) for node in graph.nodes)
     graph = replace(graph, nodes=nodes)
+    if not training:
+        graph = mark_updates(graph)
     if runtime is Runtime.COMPILED and not training:
         graph = fuse_quantised(graph)
     typed = apply_precision(recognise(graph, runtime, layout), precision)

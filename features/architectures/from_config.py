@@ -4,7 +4,8 @@
 
 `model_type` chooses the family, `architectures` the head (or `task` does). Every size comes from the
 configuration: heads of keys and values, latent ranks, experts, windows. Attention is one fused kernel where
-the reference implementation (transformers 5) calls one. Counting: a causal layer computes the lower triangle
+the reference implementation (transformers 5) calls one. With `past_length` it is one step of a decoder that
+carries a cache of keys and values. Counting: a causal layer computes the lower triangle
 of its scores, as fused kernels do, while torch's FlopCounterMode counts the whole square; every other product
 counts the same.
 """
@@ -28,12 +29,16 @@ from predictor.features.architectures.huggingface import (
     t5,
     vision,
 )
+from predictor.features.architectures.huggingface.cache import Caches
 from predictor.features.architectures.huggingface.fields import Fields
 from predictor.features.architectures.huggingface.job import Family, Job, Task
 from predictor.features.builder import GraphBuilder
 
 OPSET = 23
 """The first with an Attention operator."""
+CACHE_OPSET = 24
+"""The first with a cache that is written in place (TensorScatter)."""
+_TOKENS = 512
 _LARGEST_FILE_BYTES = 4 * 2**20
 _LONGEST = 2**20
 
@@ -43,6 +48,11 @@ FAMILIES: Mapping[str, Family] = {
     for name, family in module.FAMILIES.items()
 }
 """`model_type` -> builder. A new family is one entry in its module's table."""
+
+CACHES: Mapping[str, Caches] = {
+    name: caches for module in (gpt, llama, mixtures, t5, bart) for name, caches in module.CACHES.items()
+}
+"""`model_type` -> what its decoder keeps per token."""
 
 # Endings of class names, longest first; anything else is the body alone.
 _TASKS: tuple[tuple[str, Task], ...] = (
@@ -66,8 +76,11 @@ def from_config(
     config: Mapping[str, Any] | str | os.PathLike[str],
     *,
     batch: int | str = "batch",
-    sequence: int = 512,
+    sequence: int | None = None,
     task: Task | str | None = None,
+    past_length: int | None = None,
+    source_length: int | None = None,
+    last_only: bool = False,
 ) -> bytes:
     """ONNX bytes of the model that a configuration describes; weights are external and absent.
 
@@ -75,29 +88,57 @@ def from_config(
         config: the configuration, or the path of its `config.json`.
         batch: samples, or the name of a symbol that is bound when the graph is read.
         sequence: tokens per sample; of encoder and decoder alike where a model has both. Models of images
-            take the size from the configuration.
+            take the size from the configuration. Default: 512, or 1 after cached tokens.
         task: the head; None takes it from `architectures`, or the body alone.
+        past_length: tokens in the cache of keys and values before this step, of which `sequence` tokens are
+            the new ones: 0 fills an empty cache (prefill), n makes one decoding step. None: no cache. The
+            caches are inputs `past_key_values.LAYER.key` (`.value`, `.latent`), written in place.
+        source_length: tokens that the encoder has read, where a model has one; default: `sequence`, or 512
+            after cached tokens. Its keys and values are cached too: a step does not run the encoder.
+        last_only: scores of words for the last token alone, as serving asks for.
 
     Raises:
-        InvalidRequest: a field is missing or out of its domain, or the file is no JSON object.
+        InvalidRequest: a field is missing or out of its domain, the file is no JSON object, or a cache is
+            asked of a model without a decoder.
         UnknownName: a `model_type`, `task` or activation that perfcast does not know; near names are given.
         InvalidGraph: sizes that contradict each other.
     """
-    values, where = (config, "the configuration") if isinstance(config, Mapping) else _read(config)
-    fields = Fields(values, where)
+    fields = read_fields(config)
     name = fields.text("model_type")
     if name not in FAMILIES:
         raise UnknownName.among(
             "model_type", name, FAMILIES, "Export the model, or describe it with GraphBuilder."
         )
+    if sequence is None:
+        sequence = 1 if past_length else _TOKENS
     if not 0 < sequence <= _LONGEST or (isinstance(batch, int) and batch < 1):
         raise InvalidRequest(
             f"batch is {batch}, sequence {sequence}; expected at least 1 sample and 1 to {_LONGEST} tokens",
             field="sequence",
         )
-    b = GraphBuilder(name, opset=OPSET)
-    outputs = FAMILIES[name](Job(b, fields, batch, sequence, _task(fields, task)))
-    return b.build(outputs)
+    _check_cache(name, past_length, source_length)
+    source = source_length or (_TOKENS if past_length else sequence)
+    b = GraphBuilder(name, opset=OPSET if past_length is None else CACHE_OPSET)
+    job = Job(b, fields, batch, sequence, _task(fields, task), past_length, source, last_only)
+    outputs = FAMILIES[name](job)
+    return b.build([*outputs, *job.caches])
+
+
+def read_fields(config: Mapping[str, Any] | str | os.PathLike[str]) -> Fields:
+    """The fields of a configuration, or of the file at a path. Raises InvalidRequest for no JSON object."""
+    return Fields(config) if isinstance(config, Mapping) else Fields(*_read(config))
+
+
+def _check_cache(name: str, past_length: int | None, source_length: int | None) -> None:
+    if past_length is not None and name not in CACHES:
+        raise InvalidRequest(
+            f"model_type {name!r} has no decoder and keeps no cache; leave past_length out, or use one of "
+            f"{', '.join(CACHES)}",
+            field="past_length",
+        )
+    for field, value, least in (("past_length", past_length, 0), ("source_length", source_length, 1)):
+        if value is not None and not least <= value <= _LONGEST:
+            raise InvalidRequest(f"{field} is {value}; expected {least} to {_LONGEST} tokens", field=field)
 
 
 def _task(fields: Fields, task: Task | str | None) -> Task:

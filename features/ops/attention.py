@@ -124,6 +124,31 @@ def attention_backward(op: OpView) -> Backward:
     return Backward((work,), (*(value.name for value in operands), out.name), rows)
 
 
+def _latent_shape(op: OpView) -> AttentionShape:
+    """All heads share one key per row, whose first `value_width` elements are the value too."""
+    query, rows = op.input(0), op.input(1)
+    batch, heads, length, width = query.shape
+    causal = bool(op.integer("is_causal"))
+    value_width = op.integer("value_width", width)
+    return AttentionShape(batch, heads, 1, length, rows.shape[2], width, value_width, causal)
+
+
+@WORK_RULES.register("perfcast", "LatentAttention")
+def latent_attention(op: OpView) -> tuple[OpWork, ...]:
+    """(query [B, H, L, D], rows [B, 1, N, D]): the rows are read once, as keys and as values."""
+    return (fused_attention(op, _latent_shape(op), op.present_inputs, op.present_outputs),)
+
+
+@BACKWARD_RULES.register("perfcast", "LatentAttention")
+def latent_attention_backward(op: OpView) -> Backward:
+    """As attention's; a row's gradient is the sum of both of its parts."""
+    shape, out, operands = _latent_shape(op), op.output(), op.present_inputs
+    writes = tuple(gradient_of(value) for value in operands)
+    work = _work(op, shape, (gradient_of(out), out, *operands), writes, Phase.BACKWARD)
+    statistics = shape.batch * shape.heads * shape.q_length * STATISTIC_BYTES
+    return Backward((work,), (*(value.name for value in operands), out.name), statistics)
+
+
 @WORK_RULES.register("", "RotaryEmbedding", since=23)
 @WORK_RULES.register("com.microsoft", "RotaryEmbedding")
 def rotary(op: OpView) -> tuple[OpWork, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from predictor.features.graph import Value
+from predictor.features.graph import IN_PLACE, Value
 from predictor.features.op_view import OpView, element_bits
 from predictor.features.ops.conv import DATA_GRADIENT, WEIGHT_GRADIENT, convolve
 from predictor.features.ops.parts import copy, gradient_of, pointwise, size_of, sum_to, work
@@ -130,11 +130,9 @@ def cache_update_backward(op: OpView) -> Backward:
 
 @WORK_RULES.register("", "TensorScatter")
 def cache_update(op: OpView) -> tuple[OpWork, ...]:
-    """A copy of the cache, then the new rows written over it."""
+    """The new rows written over the cache: itself where marked, else a copy of it."""
     cache, update, out = op.input(0), op.input(1), op.output()
     written = Value("written", update.shape, cache.dtype)
     reads = tuple(value for value in (update, op.optional(2)) if value is not None)
-    return (
-        copy(op, "copy", reads=(cache,), writes=(out,)),
-        work(op, Family.GATHER, "scatter", Elements(prod(update.shape)), reads=reads, writes=(written,)),
-    )
+    rows = work(op, Family.GATHER, "scatter", Elements(prod(update.shape)), reads=reads, writes=(written,))
+    return (rows,) if op.integer(IN_PLACE) else (copy(op, "copy", reads=(cache,), writes=(out,)), rows)

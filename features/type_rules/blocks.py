@@ -1,4 +1,4 @@
-"""Output types of norms, activations and products that optimisers fuse, and of our own GroupedMatMul."""
+"""Output types of norms, activations and products that optimisers fuse, and of our own ops."""
 
 from __future__ import annotations
 
@@ -55,3 +55,11 @@ def _grouped_product(op: Operands) -> _Types:
     if not rows or weights is None or len(weights) != 3:
         return (_UNKNOWN,)
     return (TensorType(op.elem_type(0), (rows[0], weights[2])),)
+
+
+@TYPES_AFTER_ONNX.register("perfcast", "LatentAttention")
+def _latent_attention(op: Operands) -> _Types:
+    query = op.dims(0)
+    if query is None or len(query) != 4:
+        return (_UNKNOWN,)
+    return (TensorType(op.elem_type(0), (*query[:3], op.integer("value_width"))),)

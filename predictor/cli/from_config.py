@@ -14,7 +14,27 @@ def from_config(
     batch: Annotated[
         int | None, typer.Option("--batch", "-b", help="Samples; left open for `predict` by default.")
     ] = None,
-    sequence: Annotated[int, typer.Option("--sequence", "-s", metavar="N", help="Tokens per sample.")] = 512,
+    sequence: Annotated[
+        int | None,
+        typer.Option(
+            "--sequence", "-s", metavar="N", help="Tokens per sample; default 512, or 1 after cached tokens."
+        ),
+    ] = None,
+    past_length: Annotated[
+        int | None,
+        typer.Option(
+            "--past-length",
+            metavar="N",
+            help="One step of a decoder whose cache holds N tokens; 0 fills an empty cache.",
+        ),
+    ] = None,
+    source_length: Annotated[
+        int | None,
+        typer.Option("--source-length", metavar="N", help="Tokens that the encoder of T5 or BART has read."),
+    ] = None,
+    last_only: Annotated[
+        bool, typer.Option("--last-only", help="Scores of words for the last token alone.")
+    ] = False,
     task: Annotated[
         str | None,
         typer.Option(
@@ -29,6 +49,14 @@ def from_config(
     from predictor.features.architectures.from_config import from_config as build
     from predictor.units import format_bytes
 
-    data = build(config, batch="batch" if batch is None else batch, sequence=sequence, task=task)
+    data = build(
+        config,
+        batch="batch" if batch is None else batch,
+        sequence=sequence,
+        task=task,
+        past_length=past_length,
+        source_length=source_length,
+        last_only=last_only,
+    )
     write_bytes(data, out)
     typer.echo(f"{out}: {format_bytes(len(data))}; next: perfcast predict {out} --device ...", err=True)

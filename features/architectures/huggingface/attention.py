@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from predictor.errors import InvalidRequest
+from predictor.features.architectures.huggingface.cache import extended, next_layer
 from predictor.features.architectures.huggingface.job import Job
 from predictor.features.architectures.huggingface.parts import Norm, scaled
 from predictor.features.architectures.layers import indices, merge_heads, split_heads
@@ -113,12 +114,10 @@ class Attention:
     written_out: bool = False
     softcap: float | None = None
 
-    def __call__(
-        self, job: Job, x: Tensor, *, source: Tensor | None = None, position_bias: Tensor | None = None
-    ) -> Tensor:
-        """(batch, length, width) to the same; keys and values come from `source` where given."""
+    def __call__(self, job: Job, x: Tensor, *, position_bias: Tensor | None = None) -> Tensor:
+        """(batch, length, width) to the same."""
         b = job.b
-        query, key, value = self._projected(b, x, source if source is not None else x)
+        query, key, value = self._projected(b, x, x)
         if self.normalised is QueryKeyNorm.ALL_HEADS and self.norm:
             query, key = self.norm(b, query), self.norm(b, key)
         query = split_heads(b, query, self.heads)
@@ -127,17 +126,43 @@ class Attention:
             query, key = self.norm(b, query), self.norm(b, key)
         if self.rotary:
             query, key = self.rotary(job, query), self.rotary(job, key)
+        if self.causal:
+            layer = next_layer(job)
+            key = extended(job, f"{layer}.key", key, self.window)
+            value = extended(job, f"{layer}.value", value, self.window)
+        mixed = self.attend(job, query, key, value, position_bias=position_bias)
+        return b.linear(merge_heads(b, mixed), x.size(-1), bias=self.out_bias)
+
+    def cross(
+        self, job: Job, x: Tensor, source: Tensor | None, *, position_bias: Tensor | None = None
+    ) -> Tensor:
+        """As a call, with keys and values of `source`; of the cache where that is None."""
+        b = job.b
+        if source is None:
+            query = b.linear(x, self.heads * self.head_dim, bias=self.bias)
+            shape = (job.batch, self.kv_heads, job.source, self.head_dim)
+            stem = f"past_key_values.{next_layer(job) - 1}.encoder"
+            key, value = b.input(f"{stem}.key", shape), b.input(f"{stem}.value", shape)
+        else:
+            query, key, value = self._projected(b, x, source)
+            key, value = split_heads(b, key, self.kv_heads), split_heads(b, value, self.kv_heads)
+            if job.past is not None:
+                job.caches.extend((key, value))
+        query = split_heads(b, query, self.heads)
         mixed = self.attend(job, query, key, value, position_bias=position_bias)
         return b.linear(merge_heads(b, mixed), x.size(-1), bias=self.out_bias)
 
     def attend(
         self, job: Job, query: Tensor, key: Tensor, value: Tensor, *, position_bias: Tensor | None = None
     ) -> Tensor:
-        """Softmax of the scores times values: (batch, heads, length, head size) each."""
-        b, length = job.b, query.size(2)
-        windowed = self.window is not None and self.window < length
+        """Softmax of the scores times values: (batch, heads, length, head size) each.
+
+        Keys and values may be longer than queries, which are the last tokens then.
+        """
+        b, length, keys = job.b, query.size(2), key.size(2)
+        windowed = self.window is not None and self.window < keys
         needs_mask = windowed or self.written_out or position_bias is not None
-        mask = causal_mask(job, length, self.window) if self.causal and needs_mask else None
+        mask = causal_mask(job, length, keys, self.window) if self.causal and needs_mask else None
         groups = self.heads // self.kv_heads
         wide = key.size(-1) != value.size(-1) or key.size(-1) > _WIDEST_SHARED_HEAD
         if groups > 1 and (wide or needs_mask):
@@ -148,7 +173,9 @@ class Attention:
             mask = (
                 position_bias if mask is None else b.op("Where", [mask, position_bias, b.constant(_LOWEST)])
             )
-        causal = 1 if self.causal and mask is None else None
+        # A single token after cached ones sees them all.
+        triangle = self.causal and (length > 1 or job.past is None)
+        causal = 1 if triangle and mask is None else None
         mixed: Tensor = b.op("Attention", [query, key, value, mask], is_causal=causal, scale=self.scale)
         return mixed
 
@@ -186,12 +213,12 @@ class Attention:
         return b.matmul(b.softmax(scores), value)
 
 
-def causal_mask(job: Job, length: int, window: int | None = None) -> Tensor:
-    """(1, 1, length, length), true where a token may look; one per graph and window."""
-    reach = window if window is not None and window < length else None
+def causal_mask(job: Job, length: int, keys: int, window: int | None = None) -> Tensor:
+    """(1, 1, length, keys), true where a token may look; one per graph and window."""
+    reach = window if window is not None and window < keys else None
     mask: Tensor = job.once(
-        ("mask", length, reach),
-        lambda: job.b.parameter((1, 1, length, length), "mask", DType.BOOL),
+        ("mask", length, keys, reach),
+        lambda: job.b.parameter((1, 1, length, keys), "mask", DType.BOOL),
     )
     return mask
 

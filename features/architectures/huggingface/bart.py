@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
 
 from predictor.features.architectures.huggingface.attention import Attention
+from predictor.features.architectures.huggingface.cache import Caches, LayerCache
 from predictor.features.architectures.huggingface.fields import LAYERS, Fields
 from predictor.features.architectures.huggingface.job import Family, Job, Task
 from predictor.features.architectures.huggingface.parts import FeedForward, Norm, NormKind, buffer, scaled
-from predictor.features.architectures.huggingface.stack import Arrangement, Branch, block, word_scores
+from predictor.features.architectures.huggingface.stack import (
+    Arrangement,
+    Branch,
+    block,
+    last_token,
+    word_scores,
+)
 from predictor.features.architectures.layers import embed, indices
 from predictor.features.builder import Tensor
 
@@ -74,34 +81,35 @@ def _encode(job: Job, variant: Variant, x: Tensor, side: _Side) -> Tensor:
     return _finish(job, variant, x)
 
 
-def _decode(job: Job, variant: Variant, x: Tensor, encoded: Tensor, side: _Side) -> Tensor:
+def _decode(job: Job, variant: Variant, x: Tensor, encoded: Tensor | None, side: _Side) -> Tensor:
     a = side.attention
     own = Attention(a.heads, a.heads, a.head_dim, bias=True, out_bias=True, key_bias=a.key_bias)
     for _ in range(side.layers):
         branches: tuple[Branch, ...] = (
             partial(own, job),
-            partial(a, job, source=encoded),
+            partial(a.cross, job, source=encoded),
             partial(side.feed_forward, job.b),
         )
         x = block(job.b, x, branches, _NORM, variant.arrangement)
     return _finish(job, variant, x)
 
 
-def _words(job: Job, variant: Variant, name: str, tokens: Tensor, rows: int) -> Tensor:
-    """Word and position vectors of one side."""
+def _words(job: Job, variant: Variant, name: str, tokens: Tensor, rows: int, length: int) -> Tensor:
+    """Word and position vectors of `length` tokens of one side."""
     b, f = job.b, job.fields
-    job.check_positions(rows)
     factor = sqrt(tokens.size(-1)) if f.flag("scale_embedding", default=False) else None
-    x = scaled(b, embed(b, job.ids(name), tokens), factor)
+    x = scaled(b, embed(b, job.ids(name, length), tokens), factor)
     table = b.parameter((rows + variant.reserved, tokens.size(-1)), f"{name}.positions")
-    x = b.add(x, embed(b, indices(b, (1, job.sequence), f"{name}.position_ids"), table))
+    x = b.add(x, embed(b, indices(b, (1, length), f"{name}.position_ids"), table))
     return _NORM(b, x) if variant.embedding_norm else x
 
 
-def _scores(job: Job, variant: Variant, y: Tensor, tokens: Tensor, encoded: Tensor) -> Sequence[Tensor]:
+def _scores(
+    job: Job, variant: Variant, y: Tensor, tokens: Tensor, encoded: Tensor | None
+) -> Sequence[Tensor]:
     if job.task is Task.BASE:
-        return [y, encoded]
-    scores = word_scores(job.b, y, tokens, tokens.size(0))
+        return [y] if encoded is None else [y, encoded]
+    scores = word_scores(job.b, last_token(job, y), tokens, tokens.size(0))
     return [job.b.add(scores, buffer(job.b, tokens.size(0))) if variant.word_bias else scores]
 
 
@@ -111,9 +119,12 @@ def bart(job: Job, variant: Variant) -> Sequence[Tensor]:
     f = job.fields
     rows = f.integer("max_position_embeddings")
     tokens = job.b.parameter((f.integer("vocab_size"), f.integer("d_model")), "tokens")
-    x = _words(job, variant, "input_ids", tokens, rows)
-    encoded = _encode(job, variant, x, _side(f, "encoder"))
-    y = _words(job, variant, "decoder_input_ids", tokens, rows)
+    job.check_positions(rows)
+    encoded = None
+    if not job.past:
+        x = _words(job, variant, "input_ids", tokens, rows, job.source)
+        encoded = _encode(job, variant, x, _side(f, "encoder"))
+    y = _words(job, variant, "decoder_input_ids", tokens, rows, job.sequence)
     return _scores(job, variant, _decode(job, variant, y, encoded, _side(f, "decoder")), tokens, encoded)
 
 
@@ -122,19 +133,30 @@ def whisper(job: Job) -> Sequence[Tensor]:
     job.among(Task.LANGUAGE, Task.BASE)
     b, f = job.b, job.fields
     width, frames = f.integer("d_model"), f.integer("max_source_positions")
-    # Two convolutions, the second of stride 2.
-    features = b.input("input_features", (job.batch, f.integer("num_mel_bins"), 2 * frames))
-    x = b.gelu(b.conv(features, width, kernel=3, bias=True))
-    x = b.transpose(b.gelu(b.conv(x, width, kernel=3, stride=2, bias=True)), [0, 2, 1])
-    x = b.add(x, b.parameter((frames, width), "encoder.positions"))
-    encoded = _encode(job, _WHISPER, x, _side(f, "encoder", key_bias=False))
-    tokens = b.parameter((f.integer("vocab_size"), width), "tokens")
-    y = _words(job, _WHISPER, "decoder_input_ids", tokens, f.integer("max_target_positions"))
+    job = replace(job, source=frames)
+    encoded = None
+    if not job.past:
+        # Two convolutions, the second of stride 2.
+        features = b.input("input_features", (job.batch, f.integer("num_mel_bins"), 2 * frames))
+        x = b.gelu(b.conv(features, width, kernel=3, bias=True))
+        x = b.transpose(b.gelu(b.conv(x, width, kernel=3, stride=2, bias=True)), [0, 2, 1])
+        x = b.add(x, b.parameter((frames, width), "encoder.positions"))
+        encoded = _encode(job, _WHISPER, x, _side(f, "encoder", key_bias=False))
+    tokens, rows = b.parameter((f.integer("vocab_size"), width), "tokens"), f.integer("max_target_positions")
+    job.check_positions(rows)
+    y = _words(job, _WHISPER, "decoder_input_ids", tokens, rows, job.sequence)
     y = _decode(job, _WHISPER, y, encoded, _side(f, "decoder", key_bias=False))
     return _scores(job, _WHISPER, y, tokens, encoded)
+
+
+def _caches(f: Fields) -> tuple[LayerCache, ...]:
+    side = _side(f, "decoder")
+    a = side.attention
+    return (LayerCache(a.kv_heads, a.head_dim, a.head_dim),) * side.layers
 
 
 FAMILIES: Mapping[str, Family] = {
     **{name: partial(bart, variant=variant) for name, variant in VARIANTS.items()},
     "whisper": whisper,
 }
+CACHES: Mapping[str, Caches] = dict.fromkeys(FAMILIES, _caches)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from onnx import TensorProto, helper
 
 from predictor.features.architectures.huggingface.attention import Attention, Rotary
+from predictor.features.architectures.huggingface.cache import extended, next_layer
 from predictor.features.architectures.huggingface.job import Job
 from predictor.features.architectures.huggingface.parts import (
     FeedForward,
@@ -160,19 +161,69 @@ class LatentAttention:
             latent = self.norm(b, b.linear(x, self.query_rank, bias=self.bias))
         query = split_heads(b, b.linear(latent, self.heads * size, bias=False), self.heads)
         plain, turned = b.split(query, (self.plain, self.rotated), axis=-1)
-        query = b.concat([plain, rotary(job, turned)], axis=-1)
+        turned = rotary(job, turned)
 
         joined = b.linear(x, self.key_rank + self.rotated, bias=self.bias)
         compressed, position = b.split(joined, (self.key_rank, self.rotated), axis=-1)
-        expanded = b.linear(self.norm(b, compressed), self.heads * (self.plain + self.value), bias=False)
-        plain, values = b.split(split_heads(b, expanded, self.heads), (self.plain, self.value), axis=-1)
+        compressed = self.norm(b, compressed)
         position = rotary(job, b.reshape(position, [0, 1, x.size(1), self.rotated]))
+        if job.past is not None:
+            rows = b.reshape(compressed, [0, 1, x.size(1), self.key_rank])
+            cache = extended(job, f"{next_layer(job)}.latent", b.concat([rows, position], axis=-1))
+            if self._is_absorbed(job):
+                mixed = self._absorbed(b, plain, turned, cache)
+                return b.linear(mixed, x.size(-1), bias=self.bias)
+            if job.past:
+                compressed, position = b.split(cache, (self.key_rank, self.rotated), axis=-1)
+                compressed = b.reshape(compressed, [0, job.length, self.key_rank])
+        query = b.concat([plain, turned], axis=-1)
+        expanded = b.linear(compressed, self.heads * (self.plain + self.value), bias=False)
+        plain, values = b.split(split_heads(b, expanded, self.heads), (self.plain, self.value), axis=-1)
         shared = b.op("Expand", [position, b.constant([1, self.heads, 1, 1])])
         key = b.concat([plain, shared], axis=-1)
 
         core = Attention(self.heads, self.heads, size)
         mixed = core.attend(job, query, key, values)
         return b.linear(merge_heads(b, mixed), x.size(-1), bias=self.bias)
+
+    def _is_absorbed(self, job: Job) -> bool:
+        """True where fewer FLOPs meet the latents themselves than keys and values expanded from them.
+
+        Per head, with q new tokens and n in all: the absorbed form asks q n (2 r + t) + q r (p + v)
+        multiply-adds, the expanded one q n (p + t + v) + n r (p + v).
+        """
+        if not job.past:
+            return False
+        scores, expansion = job.sequence * job.length, self.key_rank * (self.plain + self.value)
+        absorbed = scores * (2 * self.key_rank + self.rotated) + job.sequence * expansion
+        return absorbed < scores * (self.plain + self.rotated + self.value) + job.length * expansion
+
+    def _absorbed(self, b: GraphBuilder, plain: Tensor, turned: Tensor, cache: Tensor) -> Tensor:
+        """(batch, length, heads * value) from the latents, which are keys and values of all heads.
+
+        The halves of the expansion move to the query and to the result (DeepSeek-V2, arXiv 2405.04434,
+        section 2.1.2): products per head over all tokens.
+        """
+        count = plain.size(2)
+        to_latent = b.parameter((self.heads, self.plain, self.key_rank), "absorbed_key")
+        to_value = b.parameter((self.heads, self.key_rank, self.value), "absorbed_value")
+        query = b.matmul(_by_head(b, plain), to_latent)
+        query = b.reshape(b.transpose(query, [1, 0, 2]), [-1, count, self.heads, self.key_rank])
+        query = b.concat([b.transpose(query, [0, 2, 1, 3]), turned], axis=-1)
+        mixed = b.op(
+            "LatentAttention",
+            [query, cache],
+            domain="perfcast",
+            value_width=self.key_rank,
+            is_causal=1 if count > 1 else None,
+        )
+        values = b.matmul(_by_head(b, mixed), to_value)
+        return b.reshape(b.transpose(values, [1, 0, 2]), [-1, count, self.heads * self.value])
+
+
+def _by_head(b: GraphBuilder, x: Tensor) -> Tensor:
+    """(batch, heads, length, size) to (heads, batch * length, size)."""
+    return b.reshape(b.transpose(x, [1, 0, 2, 3]), [0, -1, x.size(3)])
 
 
 def with_shared(mixture: Mixture, hidden: int, *, gate: bool = False) -> Mixture:

@@ -12,6 +12,7 @@ from predictor.features.architectures.huggingface.attention import (
     Rotary,
     linear_biases,
 )
+from predictor.features.architectures.huggingface.cache import Caches, LayerCache
 from predictor.features.architectures.huggingface.fields import (
     ACTIVATION,
     HEADS,
@@ -26,6 +27,9 @@ from predictor.features.architectures.huggingface.job import Family, Job
 from predictor.features.architectures.huggingface.parts import FeedForward, Norm, NormKind
 from predictor.features.architectures.huggingface.stack import Arrangement, Branch, Decoder, decoder
 from predictor.features.builder import Tensor
+
+# With the names under which the first checkpoints were published.
+_FALCONS = ("falcon", "RefinedWeb", "RefinedWebModel")
 
 
 def branches(
@@ -46,13 +50,36 @@ def _sizes(f: Fields) -> tuple[int, int, int, int, int]:
     return f.integer("vocab_size"), width, f.layers(*LAYERS), heads, f.divided(width, heads, *HEADS)
 
 
+def _kv_heads(f: Fields, heads: int) -> int:
+    """Heads of keys and values: one in GPTBigCode and the first Falcons, few in the later ones."""
+    kind = f.get("model_type")
+    if kind == "gpt_bigcode":
+        return 1 if f.flag("multi_query", default=True) else heads
+    if kind not in _FALCONS:
+        return heads
+    new = f.flag("new_decoder_architecture", default=False)
+    if f.flag("multi_query", default=True) and not new:
+        return 1
+    return f.integer("num_kv_heads", "n_head_kv", default=heads) if new else heads
+
+
+def caches(f: Fields) -> tuple[LayerCache, ...]:
+    """What each layer keeps per token."""
+    _, _, layers, heads, head_dim = _sizes(f)
+    local = [kind == "local" for kind in _neo_layers(f, layers)] if f.get("model_type") == "gpt_neo" else []
+    window = f.integer("window_size", default=256)
+    return tuple(
+        LayerCache(_kv_heads(f, heads), head_dim, head_dim, window if any(local[index : index + 1]) else None)
+        for index in range(layers)
+    )
+
+
 def gpt2(job: Job) -> Sequence[Tensor]:
     """GPT-2; GPTBigCode (StarCoder, SantaCoder) with one head of keys and values."""
     f = job.fields
     vocabulary, width, layers, heads, head_dim = _sizes(f)
     big_code = f.get("model_type") == "gpt_bigcode"
-    kv_heads = 1 if big_code and f.flag("multi_query", default=True) else heads
-    attention = Attention(heads, kv_heads, head_dim, bias=True, out_bias=True, joint=True)
+    attention = Attention(heads, _kv_heads(f, heads), head_dim, bias=True, out_bias=True, joint=True)
     act = f.text(*ACTIVATION, default="gelu_pytorch_tanh" if big_code else "gelu_new")
     feed_forward = FeedForward(f.integer(*HIDDEN, default=4 * width), act, bias=True)
     return decoder(
@@ -208,7 +235,7 @@ def bloom(job: Job) -> Sequence[Tensor]:
             width,
             layers,
             layer_norm(f),
-            lambda job, _: branches(job, attention, feed_forward, linear_biases(job, heads, job.sequence)),
+            lambda job, _: branches(job, attention, feed_forward, linear_biases(job, heads, job.length)),
             embedding_norm=True,
             tied=f.flag("tie_word_embeddings", default=True),
         ),
@@ -229,7 +256,7 @@ def mpt(job: Job) -> Sequence[Tensor]:
             width,
             layers,
             norm,
-            lambda job, _: branches(job, attention, feed_forward, linear_biases(job, heads, job.sequence)),
+            lambda job, _: branches(job, attention, feed_forward, linear_biases(job, heads, job.length)),
             tied=f.flag("tie_word_embeddings", default=True),
         ),
     )
@@ -240,12 +267,10 @@ def falcon(job: Job) -> Sequence[Tensor]:
     f = job.fields
     vocabulary, width, layers, heads, head_dim = _sizes(f)
     new = f.flag("new_decoder_architecture", default=False)
-    one_head = f.flag("multi_query", default=True) and not new
-    kv_heads = 1 if one_head else f.integer("num_kv_heads", "n_head_kv", default=heads) if new else heads
     biased, alibi = f.flag("bias", default=False), f.flag("alibi", default=False)
     attention = Attention(
         heads,
-        kv_heads,
+        _kv_heads(f, heads),
         head_dim,
         bias=biased,
         out_bias=biased,
@@ -262,7 +287,7 @@ def falcon(job: Job) -> Sequence[Tensor]:
         arrangement = Arrangement.PARALLEL
 
     def layer(job: Job, index: int) -> tuple[Branch, Branch]:
-        bias = linear_biases(job, heads, job.sequence) if alibi else None
+        bias = linear_biases(job, heads, job.length) if alibi else None
         return branches(job, attention, feed_forward, bias)
 
     tied = f.flag("tie_word_embeddings", default=True)
@@ -279,8 +304,6 @@ FAMILIES: Mapping[str, Family] = {
     "opt": opt,
     "bloom": bloom,
     "mpt": mpt,
-    "falcon": falcon,
-    # Names under which the first Falcon checkpoints were published.
-    "RefinedWeb": falcon,
-    "RefinedWebModel": falcon,
+    **dict.fromkeys(_FALCONS, falcon),
 }
+CACHES: Mapping[str, Caches] = dict.fromkeys(FAMILIES, caches)

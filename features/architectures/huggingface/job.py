@@ -34,15 +34,31 @@ class Task(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One graph to build; `sequence` counts tokens where the model reads tokens."""
+    """One graph to build; `sequence` counts tokens where the model reads tokens.
+
+    Attributes:
+        past: tokens whose keys and values are cached already; None for a graph without a cache.
+        source: tokens that an encoder has read; of no meaning without one.
+        last_only: scores of words are those of the last token alone.
+        shared: what all layers of one graph read: tables of angles, masks.
+        caches: the updated caches, in the order of the layers.
+    """
 
     b: GraphBuilder
     fields: Fields
     batch: int | str
     sequence: int
     task: Task
+    past: int | None = None
+    source: int = 0
+    last_only: bool = False
     shared: dict[Any, Any] = field(default_factory=dict)
-    """What all layers of one graph read: tables of angles, masks."""
+    caches: list[Tensor] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Tokens that the last one may look at: cached and new."""
+        return (self.past or 0) + self.sequence
 
     def ids(self, name: str = "input_ids", length: int | None = None) -> Tensor:
         """An input of token ids, (batch, length)."""
@@ -65,9 +81,11 @@ class Job:
 
     def check_positions(self, longest: int) -> None:
         """Raises InvalidRequest when the sequence is longer than a table of learned positions."""
-        if self.sequence > longest:
+        if self.length > longest:
+            cached = f" after {self.past} cached tokens" if self.past else ""
             raise InvalidRequest(
-                f"sequence is {self.sequence}; expected at most {longest}, the model's number of positions",
+                f"sequence is {self.sequence}{cached}; expected at most {longest} tokens in all, the model's "
+                "number of positions",
                 field="sequence",
             )
 

@@ -18,6 +18,7 @@ from predictor.features.architectures.huggingface.attention import (
     QueryKeyNorm,
     Rotary,
 )
+from predictor.features.architectures.huggingface.cache import Caches, LayerCache
 from predictor.features.architectures.huggingface.fields import (
     ACTIVATION,
     HEADS,
@@ -273,6 +274,13 @@ def _refuse(f: Fields) -> None:
             )
 
 
+def caches(f: Fields, variant: Variant) -> tuple[LayerCache, ...]:
+    """What each layer keeps per token."""
+    found = (attention_of(f, variant, index) for index in range(f.layers(*LAYERS)))
+    return tuple(LayerCache(a.kv_heads, a.head_dim, a.head_dim, a.window) for a in found)
+
+
 FAMILIES: Mapping[str, Family] = {
     name: partial(llama_like, variant=variant) for name, variant in VARIANTS.items()
 }
+CACHES: Mapping[str, Caches] = {name: partial(caches, variant=variant) for name, variant in VARIANTS.items()}

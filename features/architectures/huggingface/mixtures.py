@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from predictor.features.architectures.huggingface.attention import QueryKeyNorm
+from predictor.features.architectures.huggingface.cache import Caches, LayerCache
 from predictor.features.architectures.huggingface.experts import (
     LatentAttention,
     Mixture,
@@ -27,6 +28,7 @@ from predictor.features.architectures.huggingface.llama import (
     VARIANTS,
     Variant,
     attention_of,
+    caches,
     decoder_of,
     feed_forward_of,
 )
@@ -121,15 +123,28 @@ def mixture_of_experts(job: Job, variant: Variant, sparse: Sparse, latent: bool 
     return decoder(job, replace(decoder_of(f, variant, f.layers(*LAYERS)), layer=layer))
 
 
-def _family(variant: Variant, sparse: Sparse, latent: bool = False) -> Family:
-    return partial(mixture_of_experts, variant=variant, sparse=sparse, latent=latent)
+def _latent_caches(f: Fields) -> tuple[LayerCache, ...]:
+    """One latent vector and the rotated part of the keys, shared by all heads."""
+    a = _latent(f)
+    return (LayerCache(1, a.key_rank + a.rotated, 0),) * f.layers(*LAYERS)
 
+
+_BIASED = replace(VARIANTS["qwen2"], attention_bias=("qkv_bias", True))
+_FAMILIES: Mapping[str, tuple[Variant, Sparse]] = {
+    "mixtral": (Variant(epsilon=1e-5, attention_bias=_NEVER, windowed=True), _mixtral),
+    "qwen2_moe": (_BIASED, _qwen),
+    "qwen3_moe": (VARIANTS["qwen3"], _qwen),
+    "olmoe": (Variant(epsilon=1e-5, query_key_norm=QueryKeyNorm.ALL_HEADS, mlp_bias=_NEVER), _olmoe),
+    "deepseek_v2": (Variant(), _deepseek),
+    "deepseek_v3": (Variant(), _deepseek),
+}
+_LATENT = ("deepseek_v2", "deepseek_v3")
 
 FAMILIES: Mapping[str, Family] = {
-    "mixtral": _family(Variant(epsilon=1e-5, attention_bias=_NEVER, windowed=True), _mixtral),
-    "qwen2_moe": _family(replace(VARIANTS["qwen2"], attention_bias=("qkv_bias", True)), _qwen),
-    "qwen3_moe": _family(VARIANTS["qwen3"], _qwen),
-    "olmoe": _family(Variant(epsilon=1e-5, query_key_norm=QueryKeyNorm.ALL_HEADS, mlp_bias=_NEVER), _olmoe),
-    "deepseek_v2": _family(Variant(), _deepseek, latent=True),
-    "deepseek_v3": _family(Variant(), _deepseek, latent=True),
+    name: partial(mixture_of_experts, variant=variant, sparse=sparse, latent=name in _LATENT)
+    for name, (variant, sparse) in _FAMILIES.items()
+}
+CACHES: Mapping[str, Caches] = {
+    name: _latent_caches if name in _LATENT else partial(caches, variant=variant)
+    for name, (variant, _) in _FAMILIES.items()
 }

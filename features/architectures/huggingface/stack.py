@@ -117,11 +117,17 @@ def decoder(job: Job, c: Decoder) -> Sequence[Tensor]:
     if adapted:
         x = b.linear(x, tokens.size(-1), bias=False)
     if task is Task.LANGUAGE:
+        x = last_token(job, x)
         scores = word_scores(b, x, tokens if c.tied else None, c.vocabulary, bias=c.head_bias)
         return [_capped(b, scaled(b, scores, c.logit_scale), c.logit_cap)]
     if task is Task.BASE:
         return [x]
     return [classes(job, x, job.fields, task)]
+
+
+def last_token(job: Job, x: Tensor) -> Tensor:
+    """The last token's vector alone, (batch, 1, width), where the job asks for no other; else x."""
+    return job.b.slice(x, x.size(1) - 1, x.size(1), axis=1) if job.last_only and x.size(1) > 1 else x
 
 
 def word_scores(

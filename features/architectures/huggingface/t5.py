@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from predictor.features.architectures.huggingface.attention import Attention
+from predictor.features.architectures.huggingface.cache import Caches, LayerCache
 from predictor.features.architectures.huggingface.fields import HEADS, Fields
 from predictor.features.architectures.huggingface.job import Family, Job, Task
 from predictor.features.architectures.huggingface.parts import FeedForward, Norm, NormKind, buffer
-from predictor.features.architectures.huggingface.stack import Arrangement, Branch, block, word_scores
+from predictor.features.architectures.huggingface.stack import (
+    Arrangement,
+    Branch,
+    block,
+    last_token,
+    word_scores,
+)
 from predictor.features.architectures.layers import embed, indices
 from predictor.features.builder import Tensor
 
@@ -50,36 +57,48 @@ def t5(job: Job, act: str = "relu", scaled_words: bool = True) -> Sequence[Tenso
     s = _sizes(f, act)
     tokens = b.parameter((f.integer("vocab_size"), s.width), "tokens")
     layers = f.layers("num_layers", "num_hidden_layers")
-    x = embed(b, job.ids(), tokens)
-    bias = _relative_positions(job, s)
-    for _ in range(layers):
-        branches = (partial(s.attention(), job, position_bias=bias), partial(s.feed_forward, b))
-        x = block(b, x, branches, s.norm, Arrangement.BEFORE)
-    encoded = s.norm(b, x)
-
+    # After cached tokens the encoder has run, and its keys and values are cached as well.
+    encoded = None if job.past else _encoded(job, s, tokens, layers)
     y = embed(b, job.ids("decoder_input_ids"), tokens)
-    bias = _relative_positions(job, s)
+    bias = _relative_positions(job, s, job.sequence, job.length)
     # Cross-attention has no positions; zeros are made and added all the same.
-    nothing = buffer(b, 1, s.heads, job.sequence, job.sequence)
+    nothing = buffer(b, 1, s.heads, job.sequence, job.source)
     for _ in range(f.layers("num_decoder_layers", default=layers)):
-        crossed: Branch = partial(s.attention(), job, source=encoded, position_bias=nothing)
+        crossed: Branch = partial(s.attention().cross, job, source=encoded, position_bias=nothing)
         own: Branch = partial(s.attention(causal=True), job, position_bias=bias)
         y = block(b, y, (own, crossed, partial(s.feed_forward, b)), s.norm, Arrangement.BEFORE)
     y = s.norm(b, y)
     if task is Task.BASE:
-        return [y, encoded]
+        return [y] if encoded is None else [y, encoded]
     # The head is the word table even where a configuration denies it; then only the scale is left out.
+    y = last_token(job, y)
     if f.flag("tie_word_embeddings", default=scaled_words):
         y = b.mul(y, b.constant(s.width**-0.5))
     return [word_scores(b, y, tokens, tokens.size(0))]
 
 
-def _relative_positions(job: Job, s: _Sizes) -> Tensor:
-    """(1, heads, length, length) from a table by distance; the buckets are stored, not recomputed."""
-    b, length = job.b, job.sequence
+def _encoded(job: Job, s: _Sizes, tokens: Tensor, layers: int) -> Tensor:
+    b = job.b
+    x = embed(b, job.ids(length=job.source), tokens)
+    bias = _relative_positions(job, s, job.source, job.source)
+    for _ in range(layers):
+        branches = (partial(s.attention(), job, position_bias=bias), partial(s.feed_forward, b))
+        x = block(b, x, branches, s.norm, Arrangement.BEFORE)
+    return s.norm(b, x)
+
+
+def _relative_positions(job: Job, s: _Sizes, length: int, keys: int) -> Tensor:
+    """(1, heads, length, keys) from a table by distance; the buckets are stored, not recomputed."""
+    b = job.b
     table = b.parameter((s.buckets, s.heads), "relative_bias")
-    rows = embed(b, indices(b, (length, length), "relative_bucket"), table)
-    return b.reshape(b.transpose(rows, [2, 0, 1]), [1, s.heads, length, length])
+    rows = embed(b, indices(b, (length, keys), "relative_bucket"), table)
+    return b.reshape(b.transpose(rows, [2, 0, 1]), [1, s.heads, length, keys])
+
+
+def _caches(f: Fields) -> tuple[LayerCache, ...]:
+    layers = f.layers("num_decoder_layers", default=f.layers("num_layers", "num_hidden_layers"))
+    return (LayerCache(f.integer(*HEADS), f.integer("d_kv"), f.integer("d_kv")),) * layers
 
 
 FAMILIES: Mapping[str, Family] = {"t5": t5, "mt5": partial(t5, act="gated-gelu", scaled_words=False)}
+CACHES: Mapping[str, Caches] = dict.fromkeys(FAMILIES, _caches)

@@ -134,7 +134,7 @@ def image_vector(job: Job, f: Fields, variant: Variant, x: Tensor) -> Tensor:
 def _attention_pool(job: Job, f: Fields, x: Tensor, norm: Norm) -> Tensor:
     b = job.b
     query = b.expand(b.parameter((1, 1, x.size(-1)), "probe"), (job.batch, 1, x.size(-1)))
-    y = _attention(f)(job, query, source=x)
+    y = _attention(f).cross(job, query, x)
     y = b.add(y, _feed_forward(f)(b, norm(b, y)))
     return b.reshape(y, [0, x.size(-1)])
 
