@@ -123,11 +123,6 @@ class BackwardPass:
         return steps
 
 
-def _writes_nothing(works: tuple[OpWork, ...]) -> bool:
-    """Views, and exchanges that leave their result where the input was."""
-    return all(work.family is Family.COMMUNICATION and not work.write_bytes for work in works)
-
-
 def _elementwise(kind: str, value: Value, flops: int, reads: int) -> OpWork:
     return OpWork(
         family=Family.ELEMENTWISE,

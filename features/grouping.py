@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from predictor.features.graph import Graph, Node, Value
 from predictor.features.op_view import OpView
+from predictor.features.ops.collectives import COLLECTIVE_OPS
 from predictor.features.rules import WORK_RULES, load_rules
 from predictor.features.work import Family, OpWork
 
@@ -32,7 +33,10 @@ def group_pointwise(graph: Graph) -> Graph:
         return graph
     load_rules()
     works = [_forward_work(graph, node) for node in graph.nodes]
-    fusible = [work is not None and all(w.family in _FUSIBLE for w in work) for work in works]
+    fusible = [
+        node.op_type not in COLLECTIVE_OPS and work is not None and all(w.family in _FUSIBLE for w in work)
+        for node, work in zip(graph.nodes, works, strict=True)
+    ]
     postponed = _postponed_depths(graph, fusible)
     groups = _groups(graph, fusible, postponed)
     replaced: dict[int, Node | None] = {}

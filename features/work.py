@@ -32,6 +32,8 @@ class Family(StrEnum):
     OPTIMIZER = "optimizer"
     # No rule: priced by the bytes it must move.
     UNKNOWN = "unknown"
+    # Between ranks: priced by the links of a cluster, never by a device.
+    COMMUNICATION = "communication"
 
 
 class Phase(StrEnum):
@@ -102,7 +104,40 @@ class Elements:
     count: int
 
 
-WorkShape: TypeAlias = Contraction | Convolution | AttentionShape | Rows | Elements
+class Collective(StrEnum):
+    """What the ranks of a group exchange."""
+
+    ALL_REDUCE = "all_reduce"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_GATHER = "all_gather"
+    ALL_TO_ALL = "all_to_all"
+    BROADCAST = "broadcast"
+    SEND_RECV = "send_recv"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One exchange among the `ranks` members of a plan's group (predictor.parallel.plan.GROUPS).
+
+    `size_bytes` is the larger of the buffers that a rank puts in and gets out: the whole tensor of an
+    all-reduce, all-gather or reduce-scatter, what a rank holds in an all-to-all, the message of a send.
+    """
+
+    kind: Collective
+    group: str
+    ranks: int
+    size_bytes: int
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that each rank sends: (n - 1) / n of the size, twice that in a ring all-reduce."""
+        if self.kind in (Collective.SEND_RECV, Collective.BROADCAST):
+            return float(self.size_bytes) if self.ranks > 1 else 0.0
+        passes = 2 if self.kind is Collective.ALL_REDUCE else 1
+        return passes * (self.ranks - 1) / self.ranks * self.size_bytes
+
+
+WorkShape: TypeAlias = Contraction | Convolution | AttentionShape | Rows | Elements | Transfer
 
 
 @dataclass(frozen=True, slots=True)

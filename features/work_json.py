@@ -10,6 +10,7 @@ from predictor.errors import InvalidData
 from predictor.features.dtype import Compute
 from predictor.features.work import (
     AttentionShape,
+    Collective,
     Contraction,
     Convolution,
     Elements,
@@ -17,8 +18,14 @@ from predictor.features.work import (
     OpWork,
     Phase,
     Rows,
+    Transfer,
     WorkShape,
 )
+
+
+def _transfer(kind: str, **numbers: Any) -> Transfer:
+    return Transfer(Collective(kind), **numbers)
+
 
 _SHAPES: Mapping[str, Callable[..., WorkShape]] = {
     "contraction": Contraction,
@@ -26,8 +33,12 @@ _SHAPES: Mapping[str, Callable[..., WorkShape]] = {
     "attention": AttentionShape,
     "rows": Rows,
     "elements": Elements,
+    "transfer": _transfer,
 }
-_SHAPE_NAMES: Mapping[object, str] = {shape: name for name, shape in _SHAPES.items()}
+_SHAPE_NAMES: Mapping[object, str] = {
+    **{shape: name for name, shape in _SHAPES.items()},
+    Transfer: "transfer",
+}
 _TUPLES = frozenset({"in_spatial", "out_spatial", "kernel", "strides", "dilations"})
 
 

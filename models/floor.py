@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from predictor.features.rows import moved_bytes
 from predictor.features.tiles import FloatArray, products, tile_efficiencies
-from predictor.features.work import AttentionShape, Contraction, Convolution, OpWork
+from predictor.features.work import AttentionShape, Contraction, Convolution, Family, OpWork
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.hardware.sustained import sustained_matrix_rate
 
@@ -53,11 +53,13 @@ class Floors:
 
 
 def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
-    """Floors of all works in order. Views (no kernel, no bytes) cost 0."""
+    """Floors of all works in order. Views (no kernel, no bytes) cost 0, and so does what links carry."""
     matrix_flops = np.array([work.matrix_flops for work in works], dtype=np.float64)
     vector_flops = np.array([work.vector_flops for work in works], dtype=np.float64)
     rate = np.array([sustained_matrix_rate(device, work.compute) for work in works], dtype=np.float64)
-    launches = np.array([work.launch_count for work in works], dtype=np.float64)
+    launches = np.array(
+        [work.launch_count if runs_on_device(work) else 0 for work in works], dtype=np.float64
+    )
     moved = np.where(launches > 0, moved_bytes(works), 0.0) if works else np.zeros(0)
     compute_s = np.maximum(
         matrix_flops / (rate * matrix_efficiency(works, device)) if works else np.zeros(0),
@@ -69,6 +71,11 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
     work_s = np.maximum(compute_s, memory_s)
     bound = np.where(launch_s > work_s, 2, np.where(memory_s > compute_s, 1, 0)).astype(np.intp)
     return Floors(compute_s, memory_s, launch_s, bound)
+
+
+def runs_on_device(work: OpWork) -> bool:
+    """False for exchanges between ranks: predictor.parallel prices them on links."""
+    return work.family is not Family.COMMUNICATION
 
 
 def matrix_efficiency(works: Sequence[OpWork], device: DeviceSpec) -> FloatArray:

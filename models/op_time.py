@@ -32,7 +32,7 @@ from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, Json, TrainedModel
 from predictor.models.calibration import Spread
-from predictor.models.floor import BOUNDS, floors
+from predictor.models.floor import BOUNDS, floors, runs_on_device
 from predictor.models.roofline import roofline_times, runs_gpu_kernels
 
 MODEL_NAME = "op_time"
@@ -194,7 +194,7 @@ class OpTimeModel:
         """Indices of the works that cost anything, by the booster that prices them; None: none does."""
         groups: dict[Family | None, list[int]] = {}
         for i, work in enumerate(works):
-            if work.launch_count > 0:
+            if work.launch_count > 0 and runs_on_device(work):
                 groups.setdefault(work.family if self._is_learned(work) else None, []).append(i)
         return groups
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from predictor.features.ops import (
     attention,
     classic,
+    collectives,
     contrib,
     contrib_attention,
     contrib_matrix,
@@ -40,6 +41,7 @@ from predictor.features.ops import (
 __all__ = [
     "attention",
     "classic",
+    "collectives",
     "contrib",
     "contrib_attention",
     "contrib_matrix",

@@ -11,8 +11,9 @@ import pytest
 
 from predictor.errors import InvalidBundle, InvalidData
 from predictor.features.dtype import Compute
+from predictor.features.ops.collectives import transfer_work
 from predictor.features.rows import FEATURE_NAMES
-from predictor.features.work import Family, OpWork, Phase
+from predictor.features.work import Collective, Family, OpWork, Phase
 from predictor.features.work_json import work_to_json
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.bundle import Bundle, TrainedModel, write_bundle
@@ -29,6 +30,7 @@ from predictor.models.op_training import (
     residuals,
     train_op_time,
 )
+from predictor.models.roofline import roofline_times
 from tests.unit.models.op_cases import DEVICE, device, pointwise, product, softmax
 
 DISPATCH_S, LEAD = 30e-6, 0.5
@@ -174,6 +176,15 @@ def test_backward_softmax_is_analytic_and_views_are_free(model: OpTimeModel) -> 
     assert costs.source == ("analytic", "analytic")
     assert costs.time_s[0] > 0
     assert costs.time_s[1] == 0.0
+
+
+def test_exchanges_between_ranks_are_not_the_device_s_time(model: OpTimeModel) -> None:
+    work = transfer_work(Collective.ALL_REDUCE, group="tp", ranks=8, size_bytes=1 << 30)
+    costs = model.costs([work, pointwise(1 << 20)], DEVICE)
+    assert costs.time_s[0] == costs.floor_s[0] == 0.0
+    alone = model.costs([pointwise(1 << 20)], DEVICE)
+    assert costs.time_s[1] == alone.time_s[0] > 0
+    assert roofline_times(floors([work], DEVICE), DEVICE)[0][0] == 0.0
 
 
 def test_no_works(model: OpTimeModel) -> None:
