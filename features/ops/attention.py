@@ -34,12 +34,13 @@ def fused_attention(
     op: OpView, shape: AttentionShape, reads: tuple[Value, ...], writes: tuple[Value, ...]
 ) -> OpWork:
     """Forward work of one fused kernel."""
-    return _work(op, shape, reads, writes, Phase.FORWARD)
+    return attention_work(op, shape, reads, writes, Phase.FORWARD)
 
 
-def _work(
+def attention_work(
     op: OpView, shape: AttentionShape, reads: tuple[Value, ...], writes: tuple[Value, ...], phase: Phase
 ) -> OpWork:
+    """One fused kernel forward, or the two of its gradient."""
     backward = phase is Phase.BACKWARD
     scores = shape.batch * shape.heads * computed_pairs(shape)
     widths = (3, 2) if backward else (1, 1)
@@ -60,7 +61,7 @@ def _work(
     )
 
 
-def _shape(op: OpView) -> AttentionShape:
+def attention_shape(op: OpView) -> AttentionShape:
     """From (q, k, v) with heads as an axis [B, H, L, D], or folded [B, L, H*D] and given as attributes.
 
     Keys that an ONNX Attention carries along (input 4) come before the new ones.
@@ -99,7 +100,8 @@ def _shape(op: OpView) -> AttentionShape:
     )
 
 
-def _operands(op: OpView, *indices: int) -> tuple[Value, ...]:
+def attention_operands(op: OpView, *indices: int) -> tuple[Value, ...]:
+    """Query, key, value and those of the inputs `indices` that are given, each once."""
     values = [op.input(index) for index in (0, 1, 2)]
     values += [value for index in indices if (value := op.optional(index)) is not None]
     return tuple({value.name: value for value in values}.values())
@@ -109,17 +111,17 @@ def _operands(op: OpView, *indices: int) -> tuple[Value, ...]:
 @WORK_RULES.register("", "Attention", since=23)
 def attention(op: OpView) -> tuple[OpWork, ...]:
     """(q, k, v[, mask, past keys, past values]); old and new keys and values are written where asked for."""
-    return (fused_attention(op, _shape(op), _operands(op, 3, 4, 5), op.present_outputs),)
+    return (fused_attention(op, attention_shape(op), attention_operands(op, 3, 4, 5), op.present_outputs),)
 
 
 @BACKWARD_RULES.register("perfcast", "Attention")
 @BACKWARD_RULES.register("", "Attention", since=23)
 def attention_backward(op: OpView) -> Backward:
     """Keeps q, k, v, the result and one number per row."""
-    shape, out = _shape(op), op.output()
-    operands = _operands(op, 3)
+    shape, out = attention_shape(op), op.output()
+    operands = attention_operands(op, 3)
     writes = tuple(gradient_of(op.input(index)) for index in (0, 1, 2))
-    work = _work(op, shape, (gradient_of(out), out, *operands), writes, Phase.BACKWARD)
+    work = attention_work(op, shape, (gradient_of(out), out, *operands), writes, Phase.BACKWARD)
     rows = shape.batch * shape.heads * shape.q_length * STATISTIC_BYTES
     return Backward((work,), (*(value.name for value in operands), out.name), rows)
 
@@ -144,7 +146,7 @@ def latent_attention_backward(op: OpView) -> Backward:
     """As attention's; a row's gradient is the sum of both of its parts."""
     shape, out, operands = _latent_shape(op), op.output(), op.present_inputs
     writes = tuple(gradient_of(value) for value in operands)
-    work = _work(op, shape, (gradient_of(out), out, *operands), writes, Phase.BACKWARD)
+    work = attention_work(op, shape, (gradient_of(out), out, *operands), writes, Phase.BACKWARD)
     statistics = shape.batch * shape.heads * shape.q_length * STATISTIC_BYTES
     return Backward((work,), (*(value.name for value in operands), out.name), statistics)
 

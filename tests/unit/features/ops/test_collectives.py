@@ -104,3 +104,44 @@ def test_transfers_survive_json() -> None:
     program = program_of(graph_with("AllReduce", WHOLE, WHOLE), mode=Mode.INFER)
     (work,) = [op.work for op in program.ops if op.work.family is Family.COMMUNICATION]
     assert work_from_json(work_to_json(work)) == work
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_ring_computes_what_the_whole_sequence_asks(causal: int, ranks: int) -> None:
+    def program(length: int, op_type: str) -> Program:
+        shape = (2, 4, length, 16)
+        values = {name: Value(name, shape, DType.FLOAT16) for name in ("x", "q", "k", "v", "out")}
+        values["scale"] = Value("scale", (1,), DType.FLOAT16)
+        nodes = (
+            *(Node(name, "Mul", ("x", "scale"), (name,)) for name in ("q", "k", "v")),
+            Node(
+                "attention",
+                op_type,
+                ("q", "k", "v"),
+                ("out",),
+                "perfcast",
+                {"causal": causal, "heads": 4, "kv_heads": 4, "group": "cp", "ranks": ranks},
+            ),
+        )
+        graph = Graph(
+            nodes,
+            values,
+            ("x",),
+            ("out",),
+            frozenset({"scale"}),
+            frozenset(),
+            {},
+            {"": 17, "perfcast": 1},
+            2,
+            "sha256:0",
+        )
+        return program_of(graph, mode=Mode.TRAIN, strict=True)
+
+    whole, part = program(256, "Attention"), program(256 // ranks, "RingAttention")
+    flops = [sum(op.work.matrix_flops for op in found.ops) for found in (whole, part)]
+    assert flops[0] == ranks * flops[1] > 0
+    shard_bytes = 2 * (2 * 4 * 256 // ranks * 16) * 2
+    forward, backward = transfers(part, Phase.FORWARD), transfers(part, Phase.BACKWARD)
+    assert {shape.size_bytes for shape in forward + backward} == {shard_bytes}
+    assert (len(forward), len(backward)) == (ranks - 1, 2 * (ranks - 1) + 1)
