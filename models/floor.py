@@ -20,6 +20,7 @@ from predictor.features.tiles import FloatArray, products, tile_efficiencies
 from predictor.features.work import AttentionShape, Contraction, Convolution, Family, OpWork
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.hardware.sustained import sustained_matrix_rate
+from predictor.models.recurrent import chain_s, is_chain
 
 KERNEL_START_S = 2e-6
 """Device time of an empty kernel: 2 to 3 µs between back-to-back launches on every NVIDIA generation here."""
@@ -65,6 +66,9 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
         matrix_flops / (rate * matrix_efficiency(works, device)) if works else np.zeros(0),
         vector_flops / device.vector_flops_per_s,
     )
+    chains = [i for i, work in enumerate(works) if is_chain(work)] if device.kind is DeviceKind.GPU else []
+    if chains:
+        compute_s[chains] = chain_s([works[i] for i in chains], device)
     compute_s = np.where(launches > 0, compute_s, 0.0)
     memory_s = moved / device.memory_bytes_per_s
     launch_s = launches * KERNEL_START_S

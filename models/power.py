@@ -28,6 +28,7 @@ from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.device_identity import is_known
+from predictor.models.recurrent import streamed_bytes
 from predictor.types import Interval
 
 FloatArray = NDArray[np.float64]
@@ -89,7 +90,8 @@ def job_profile(
             + work.vector_flops / vector_rate
             for work in works
         ),
-        memory_s=fsum(work.moved_bytes for work in works) / device.memory_bytes_per_s,
+        memory_s=fsum(work.moved_bytes + streamed_bytes(work, device) for work in works)
+        / device.memory_bytes_per_s,
         matrix_s=float(time_s[matrix].sum()),
         launch_count=launches,
     )
