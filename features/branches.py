@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, inliner
 
 from predictor.features.onnx_inference import find_schema
+from predictor.features.structure import bodies_of
 from predictor.features.tensor_type import TensorType
 
 # Below this opset-import IR version every checker of ONNX reads functions.
@@ -22,6 +23,8 @@ class Opened:
         inputs: names of its formal inputs, or of what stands for them.
         outputs: names of its results.
         declared: types that the file states inside.
+        captured: values around each of `nodes` that its own bodies read.
+        moved: nodes that were renamed for it, those of bodies in it included.
     """
 
     inputs: tuple[str, ...]
@@ -29,19 +32,24 @@ class Opened:
     nodes: tuple[NodeProto, ...]
     initializers: tuple[TensorProto, ...] = ()
     declared: Mapping[str, TypeProto] = field(default_factory=dict)
+    captured: tuple[tuple[str, ...], ...] | None = None
+    moved: int = 0
 
 
 def open_body(body: GraphProto, prefix: str, given: Mapping[str, str] | None = None) -> Opened:
     """A copy of `body` with every name that it defines prefixed; `given` replaces formal inputs by values."""
     copy = GraphProto()
     copy.CopyFrom(body)
-    _rename(copy, prefix, {}, given or {})
+    renaming = _Renaming(prefix)
+    _, captured = renaming.graph(copy, given or {})
     return Opened(
         inputs=tuple(info.name for info in copy.input),
         outputs=tuple(info.name for info in copy.output),
         nodes=tuple(copy.node),
         initializers=tuple(copy.initializer),
         declared={info.name: info.type for info in (*copy.value_info, *copy.output)},
+        captured=tuple(captured),
+        moved=renaming.moved,
     )
 
 
@@ -80,31 +88,68 @@ def open_function(
     if len(nodes) == 1 and nodes[0].op_type == node.op_type:
         return None
     outer = {*given, *node.output}
-    _rename_nodes(nodes, prefix, {name: prefix + name for name in _written(nodes) if name not in outer})
-    return Opened(tuple(given), tuple(node.output), tuple(nodes))
+    renaming = _Renaming(prefix)
+    renaming.names = {name: prefix + name for name in _written(nodes) if name not in outer}
+    captured = renaming.nodes(nodes)
+    return Opened(
+        tuple(given), tuple(node.output), tuple(nodes), captured=tuple(captured), moved=renaming.moved
+    )
 
 
 def _written(nodes: Iterable[NodeProto]) -> list[str]:
     return [name for node in nodes for name in node.output if name]
 
 
-def _rename(graph: GraphProto, prefix: str, outer: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Prefixes every name that the graph defines, in it and in the graphs nested in it."""
-    defined = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
-    defined.extend(_written(graph.node))
-    names = {**outer, **{name: prefix + name for name in defined}, **given}
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        value.name = names.get(value.name, value.name)
-    for tensor in graph.initializer:
-        tensor.name = names[tensor.name]
-    _rename_nodes(graph.node, prefix, names)
+class _Renaming:
+    """Prefixes every name that a graph defines, in it and in the graphs nested in it, in one walk.
 
+    Bodies in bodies are renamed at every level that opens, and a hostile file has many: what the walk learns
+    of them (the values that they capture) is handed out with it.
+    """
 
-def _rename_nodes(nodes: Iterable[NodeProto], prefix: str, names: Mapping[str, str]) -> None:
-    for node in nodes:
-        node.name = prefix + node.name
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-        for attribute in node.attribute:
-            for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                _rename(body, prefix, names, {})
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.names: dict[str, str] = {}
+        """What the names in scope are called now."""
+        self.moved = 0
+
+    def graph(
+        self, graph: GraphProto, given: Mapping[str, str]
+    ) -> tuple[dict[str, None], list[tuple[str, ...]]]:
+        """Renames one graph; the outer values that it reads, and those that each node's bodies capture."""
+        prefix, names = self.prefix, self.names
+        defined = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
+        defined.extend(_written(graph.node))
+        own = {name: prefix + name for name in defined}
+        own.update(given)
+        hidden = {name: names[name] for name in own if name in names}
+        names.update(own)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            value.name = names.get(value.name, value.name)
+        for tensor in graph.initializer:
+            tensor.name = names[tensor.name]
+        captured = self.nodes(graph.node)
+        local = set(own.values()).difference(given.values())
+        read: dict[str, None] = {}
+        for node, inner in zip(graph.node, captured, strict=True):
+            read.update(dict.fromkeys(name for name in (*node.input, *inner) if name and name not in local))
+        read.update(dict.fromkeys(value.name for value in graph.output if value.name not in local))
+        for name in own:
+            del names[name]
+        names.update(hidden)
+        return read, captured
+
+    def nodes(self, nodes: Sequence[NodeProto]) -> list[tuple[str, ...]]:
+        """Renames nodes; the values around each that its bodies read, under their new names."""
+        names, prefix = self.names, self.prefix
+        captured: list[tuple[str, ...]] = []
+        self.moved += len(nodes)
+        for node in nodes:
+            node.name = prefix + node.name
+            node.input[:] = [names.get(name, name) for name in node.input]
+            node.output[:] = [names.get(name, name) for name in node.output]
+            read: dict[str, None] = {}
+            for body in bodies_of(node):
+                read.update(self.graph(body, {})[0])
+            captured.append(tuple(read))
+        return captured

@@ -28,9 +28,10 @@ class Call:
     captured: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, node: NodeProto) -> Call:
+    def of(cls, node: NodeProto, captured: tuple[str, ...] | None = None) -> Call:
         """Reads the operands once: each look into protobuf builds them anew."""
-        return cls(node, tuple(node.input), tuple(node.output), captured_names(node))
+        found = captured_names(node) if captured is None else captured
+        return cls(node, tuple(node.input), tuple(node.output), found)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -44,8 +45,15 @@ class Call:
         return f"{self.node.op_type} {name!r}"
 
 
-def order_calls(nodes: Iterable[NodeProto], given: Iterable[str]) -> tuple[Call, ...]:
-    """The nodes in topological order; the file's own order where it is one.
+def calls_of(nodes: Sequence[NodeProto], captured: Sequence[tuple[str, ...]] | None = None) -> list[Call]:
+    """The nodes as calls; `captured` holds, where it is known, what each node's bodies read around it."""
+    if captured is None:
+        return [Call.of(node) for node in nodes]
+    return [Call.of(node, names) for node, names in zip(nodes, captured, strict=True)]
+
+
+def order_calls(calls: Sequence[Call], given: Iterable[str]) -> tuple[Call, ...]:
+    """The calls in topological order; the file's own order where it is one.
 
     Args:
         given: values that exist beforehand (inputs and initializers).
@@ -53,7 +61,6 @@ def order_calls(nodes: Iterable[NodeProto], given: Iterable[str]) -> tuple[Call,
     Raises:
         InvalidGraph: a value written twice, a value nobody writes, or a cycle.
     """
-    calls = [Call.of(node) for node in nodes]
     known = set(given)
     # An omitted operand is always there.
     known.add("")
@@ -79,10 +86,19 @@ def order_calls(nodes: Iterable[NodeProto], given: Iterable[str]) -> tuple[Call,
 def captured_names(node: NodeProto) -> tuple[str, ...]:
     """Values of enclosing graphs that the node's bodies read."""
     names: dict[str, None] = {}
-    for attribute in node.attribute:
-        for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-            names.update(dict.fromkeys(_free_names(body)))
+    for body in bodies_of(node):
+        names.update(_free_names(body))
     return tuple(names)
+
+
+def bodies_of(node: NodeProto) -> list[GraphProto]:
+    """The graphs in a node's attributes."""
+    found: list[GraphProto] = []
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            found.append(attribute.g)
+        found.extend(attribute.graphs)
+    return found
 
 
 def check_initializers(graph: GraphProto) -> None:
@@ -111,12 +127,13 @@ def inline_functions(model: ModelProto) -> ModelProto:
         raise InvalidGraph(f"model functions cannot be opened: {' '.join(str(error).split())}") from None
 
 
-def _free_names(body: GraphProto) -> list[str]:
+def _free_names(body: GraphProto) -> dict[str, None]:
+    """Values of enclosing graphs that a body reads, each once: copies would double at every level."""
     local = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
     local.update(name for node in body.node for name in node.output)
     reads = [name for node in body.node for name in (*node.input, *captured_names(node))]
     reads.extend(value.name for value in body.output)
-    return [name for name in reads if name and name not in local]
+    return dict.fromkeys(name for name in reads if name and name not in local)
 
 
 def _is_ordered(calls: Sequence[Call], known: set[str]) -> bool:
@@ -169,9 +186,8 @@ def _check_functions(model: ModelProto) -> None:
                 # Beyond the limit no exact count is needed: hostile files have counts of thousands of digits.
                 total = min(total + sizes[key], NODE_LIMIT + 1)
             total += 1
-            for attribute in node.attribute:
-                for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                    total += size_of(body.node, stack)
+            for body in bodies_of(node):
+                total += size_of(body.node, stack)
         return total
 
     try:

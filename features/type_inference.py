@@ -21,7 +21,7 @@ from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.attributes import array_of, elem_type_of, read_attributes, tensor_contents
 from predictor.features.binding import Binding
 from predictor.features.branches import Opened, open_function
-from predictor.features.control import CONTROL_RULES
+from predictor.features.control import CONTROL_RULES, OpeningLimit
 from predictor.features.dim_expressions import evaluate
 from predictor.features.folding import SHAPE_RULES, fold, fold_shape
 from predictor.features.hints import NO_HINTS, Hints, check_names
@@ -29,7 +29,7 @@ from predictor.features.model_file import NODE_LIMIT
 from predictor.features.onnx_inference import NodeTypeError, infer_outputs
 from predictor.features.rebatch import follow_batch
 from predictor.features.rules import has_rule
-from predictor.features.structure import Call, captured_names, normal_domain, order_calls
+from predictor.features.structure import Call, calls_of, normal_domain, order_calls
 from predictor.features.tensor_type import Array, Dim, TensorType, read_type
 from predictor.features.type_rules.containers import LENGTH_RULES
 from predictor.features.type_rules.operands import (
@@ -48,6 +48,8 @@ _DEFAULT_VERSION = 1
 _PREFIX_LENGTH = 120
 # Nodes that bodies and functions may add to those of the file: loops in loops multiply.
 _OPENED_LIMIT = 30_000
+# Nodes that are gone over when bodies are opened, those of bodies in them included, at every level again.
+_MOVED_LIMIT = 60_000
 _NOTE_LIMIT = 32
 _UNKNOWN = TensorType(0, None)
 _TRACED_OPS = frozenset({"Reshape"})
@@ -96,6 +98,7 @@ class _Walk:
         self.names: set[str] = set()
         self.prefixes: set[str] = set()
         self.count = 0
+        self.moved = 0
         self.limit = min(NODE_LIMIT, len(model.graph.node) + _OPENED_LIMIT)
         self.traced: Mapping[str, TensorType] | None = None
         if binding.traced is not None:
@@ -120,20 +123,22 @@ class _Walk:
         notes = tuple(self.notes)
         return TypedModel(tuple(typed), tuple(self.initializers), self.types, self.contents, notes)
 
-    def given(self, nodes: Sequence[NodeProto]) -> Collection[str]:
-        """Known values that the nodes name: a body is small, and what is known may be much."""
+    def given(self, calls: Sequence[Call]) -> Collection[str]:
+        """Known values that the calls name: a body is small, and what is known may be much."""
         if self.count == 0:
             return self.types
-        names = {name for node in nodes for name in (*node.input, *node.output, *captured_names(node))}
-        return names & self.types.keys()
+        return {name for call in calls for name in (*call.reads, *call.outputs)} & self.types.keys()
 
-    def walk(self, nodes: Sequence[NodeProto]) -> list[TypedCall]:
+    def walk(
+        self, nodes: Sequence[NodeProto], captured: Sequence[tuple[str, ...]] | None = None
+    ) -> list[TypedCall]:
         """Types nodes in order; those that stand for others (a branch, a function) are replaced by them."""
         typed: list[TypedCall] = []
-        for call in order_calls(nodes, self.given(nodes)):
+        calls = calls_of(nodes, captured)
+        for call in order_calls(calls, self.given(calls)):
             self.count += 1
             if self.count > self.limit:
-                raise InvalidGraph(
+                raise OpeningLimit(
                     f"bodies (If, Loop, Scan) and functions open to more than {_OPENED_LIMIT} nodes"
                 )
             if self.hints:
@@ -157,14 +162,20 @@ class _Walk:
         if has_rule(node.domain, node.op_type, version):
             return None
         opened = open_function(node, version, self.types, self.opsets, self.prefix(call))
-        return None if opened is None else self.walk(opened.nodes)
+        return None if opened is None else self.enter(opened)
 
     def enter(self, opened: Opened) -> list[TypedCall]:
+        self.moved += opened.moved
+        if self.moved > _MOVED_LIMIT:
+            raise OpeningLimit(
+                f"bodies (If, Loop, Scan) inside bodies hold too much: opening one after the other goes over "
+                f"more than {_MOVED_LIMIT} nodes; nest them less deep, or move nodes out of them"
+            )
         for tensor in opened.initializers:
             self.add_initializer(tensor)
         for name, proto in opened.declared.items():
             self.inner_declared[name] = self.bound(read_type(proto))
-        return self.walk(opened.nodes)
+        return self.walk(opened.nodes, opened.captured)
 
     def prefix(self, call: Call) -> str:
         # Names inside bodies repeat their prefixes, so that they would double in length with every level.

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from onnx import GraphProto, NodeProto, TensorProto
 
+from predictor.errors import InvalidGraph
 from predictor.features.branches import Opened
 from predictor.features.hints import Hints
 from predictor.features.structure import Call
@@ -20,6 +21,10 @@ UNROLL_NODES = 1024
 TRIP_COUNT = "perfcast_trip_count"
 """Attribute of a Loop or Scan: how often its body runs."""
 UNKNOWN = TensorType(0, None)
+
+
+class OpeningLimit(InvalidGraph):
+    """Bodies open to more than is read: no fault of one branch or trip, so no other is tried."""
 
 
 class Walker(Protocol):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from onnx import FunctionProto, ModelProto, TensorProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper
 
 from predictor.errors import InvalidGraph, UnboundSymbol
+from predictor.features import structure
 from predictor.features.builder import GraphBuilder
 from predictor.features.model_file import DEPTH_LIMIT, NODE_LIMIT
 from predictor.features.program import build_program
@@ -361,3 +363,47 @@ def test_function_calls_in_a_long_chain() -> None:
 def test_attributes_of_another_type_are_no_bug() -> None:
     node = helper.make_node("Shape", ["x"], ["s"], start=[1.5, 2.0])
     fails(model_of([node, helper.make_node("Cast", ["s"], ["y"], to=FLOAT)]), "Shape", "start")
+
+
+def _tree_of_branches(depth: int, width: int = 1) -> bytes:
+    """An If in both branches of an If, and so on: 2^depth of them, `width` nodes before each."""
+    info = helper.make_tensor_value_info
+
+    def graph(level: int, name: str) -> GraphProto:
+        nodes = [helper.make_node("Relu", ["x"], [f"{name}_{index}"]) for index in range(width)]
+        result = f"{name}_y"
+        if level:
+            branches = {key: graph(level - 1, name + key[0]) for key in ("then_branch", "else_branch")}
+            nodes.append(helper.make_node("If", ["flag"], [result], **branches))
+        else:
+            nodes.append(helper.make_node("Relu", ["x"], [result]))
+        return helper.make_graph(nodes, name, [], [info(result, FLOAT, [2, 3])])
+
+    whole = graph(depth, "g")
+    whole.input.extend([info("x", FLOAT, [2, 3]), info("flag", TensorProto.BOOL, [])])
+    model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def test_branches_in_branches_are_limited_by_what_opening_them_goes_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = read_graph(_tree_of_branches(4))
+    assert graph.values[graph.outputs[0]].shape == (2, 3)
+    # 2 + 4 + ... nodes on every level, each gone over once per level above it.
+    monkeypatch.setattr("predictor.features.type_inference._MOVED_LIMIT", 100)
+    fails(_tree_of_branches(4), "bodies (If, Loop, Scan) inside bodies hold too much", "nest them less deep")
+
+
+def test_values_that_bodies_read_are_found_once_per_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    visited = Counter[str]()
+    real = structure._free_names
+
+    def counted(body: GraphProto) -> dict[str, None]:
+        visited[body.name] += 1
+        return real(body)
+
+    monkeypatch.setattr(structure, "_free_names", counted)
+    read_graph(_tree_of_branches(5))
+    assert max(visited.values()) == 1
+    assert len(visited) == 2**6 - 2
