@@ -59,6 +59,11 @@ class Tensor:
             )
         return size
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All dimensions as numbers. Raises InvalidGraph when one is symbolic."""
+        return tuple(self.size(axis) for axis in range(self.rank))
+
 
 class GraphBuilder:
     """Collects nodes; every method returns the handle of its output. Shapes are checked as nodes are added.
@@ -109,6 +114,10 @@ class GraphBuilder:
         if self._recording is not None:
             self._recording.append(made)
         return made
+
+    def frozen(self, shape: Sequence[int], name: str = "frozen") -> Tensor:
+        """A weight that is read but not trained: an input of the graph, so that it gets no gradient."""
+        return self.input(self._unique(name), shape)
 
     @contextmanager
     def shared_weights(self, key: str) -> Iterator[None]:

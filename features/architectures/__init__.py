@@ -12,11 +12,15 @@ from functools import partial
 
 from predictor.errors import UnknownName
 from predictor.features.architectures.concatenated import CONCATENATED_CNNS
+from predictor.features.architectures.detection import DETECTORS
+from predictor.features.architectures.image_to_image import cyclegan
 from predictor.features.architectures.mobile_cnn import MOBILE_CNNS
 from predictor.features.architectures.plain_cnn import PLAIN_CNNS
+from predictor.features.architectures.recommenders import ncf, recommendation_autoencoder
 from predictor.features.architectures.recurrent import deepspeech2
 from predictor.features.architectures.residual import RESIDUAL_CNNS
 from predictor.features.architectures.separable_cnn import nasnet_mobile, xception
+from predictor.features.architectures.speech_synthesis import tacotron2, waveglow
 from predictor.features.architectures.switch import SwitchConfig, switch_transformer
 from predictor.features.architectures.transformer import (
     Head,
@@ -27,6 +31,9 @@ from predictor.features.architectures.transformer import (
     opt_like,
     transformer,
 )
+from predictor.features.architectures.transformer_xl import TRANSFORMER_XLS
+from predictor.features.architectures.translation import gnmt, lstm_language_model
+from predictor.features.architectures.two_stage import TWO_STAGE_DETECTORS
 
 __all__ = [
     "ARCHITECTURES",
@@ -63,11 +70,21 @@ _SWITCHES = {
 ARCHITECTURES: Mapping[str, Callable[..., bytes]] = {
     **{name: partial(transformer, config) for name, config in _TRANSFORMERS.items()},
     **{name: partial(switch_transformer, config) for name, config in _SWITCHES.items()},
+    **TRANSFORMER_XLS,
+    "cyclegan": cyclegan,
     "deepspeech2": deepspeech2,
+    "gnmt": gnmt,
+    "lstm_language_model": lstm_language_model,
+    "ncf": ncf,
+    "recommendation_autoencoder": recommendation_autoencoder,
+    "tacotron2": tacotron2,
+    "waveglow": waveglow,
     **PLAIN_CNNS,
     **RESIDUAL_CNNS,
     **CONCATENATED_CNNS,
     **MOBILE_CNNS,
+    **DETECTORS,
+    **TWO_STAGE_DETECTORS,
     "nasnet_mobile": nasnet_mobile,
     "xception": xception,
 }
