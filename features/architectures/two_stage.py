@@ -113,20 +113,17 @@ def _proposals(job: _Job, levels: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
 
 
 def _kept(job: _Job, scores: Tensor, deltas: Tensor, before: int, after: int) -> Tensor:
-    """The best boxes of a level, decoded, and thinned image by image."""
+    """The best boxes of a level, decoded and thinned; frameworks thin image by image, here all at once."""
     b = job.b
     best, places = b.op("TopK", [scores, b.constant([before])], 2)
     index = b.op("Expand", [b.reshape(places, [0, before, 1]), b.constant([job.batch, before, 4])])
     boxes = _decoded(b, _detached(b, b.op("GatherElements", [deltas, index], axis=1)))
-    thinned = []
-    for image in range(job.batch):
-        mine = b.slice(boxes, image, image + 1, axis=0)
-        ranks = b.reshape(_detached(b, b.slice(best, image, image + 1, axis=0)), [1, 1, before])
-        limits = [b.constant(after), b.constant(0.7)]
-        chosen = b.op("NonMaxSuppression", [mine, ranks, *limits])
-        rows = b.reshape(b.slice(chosen, 2, 3, axis=1), [after])
-        thinned.append(b.gather(mine, rows, axis=1))
-    return b.concat(thinned, axis=0) if len(thinned) > 1 else thinned[0]
+    ranks = b.reshape(_detached(b, best), [job.batch, 1, before])
+    chosen = b.op("NonMaxSuppression", [boxes, ranks, b.constant(after), b.constant(0.7)])
+    rows = b.reshape(b.slice(chosen, 2, 3, axis=1), [job.batch, after, 1])
+    index = b.op("Expand", [rows, b.constant([job.batch, after, 4])])
+    thinned: Tensor = b.op("GatherElements", [boxes, index], axis=1)
+    return thinned
 
 
 def _detached(b: GraphBuilder, x: Tensor) -> Tensor:
@@ -151,14 +148,10 @@ def _proposal_losses(job: _Job, scores: list[Tensor], deltas: list[Tensor]) -> l
     all_scores = b.concat(scores, axis=1) if len(scores) > 1 else scores[0]
     all_deltas = b.concat(deltas, axis=1) if len(deltas) > 1 else deltas[0]
     count = all_scores.size(1)
-    anchors = b.frozen((1, count, 4))
-    chosen = []
-    for image in range(job.batch):
-        objects = b.input(f"objects.{image}", (job.config.objects, 1, 4))
-        closest, _ = b.op("TopK", [_overlaps(b, objects, anchors), b.constant([1])], 2, axis=0)
-        _, order = b.op("TopK", [b.reshape(closest, [1, count]), b.constant([sampled])], 2)
-        chosen.append(order)
-    rows = b.concat(chosen, axis=0) if len(chosen) > 1 else chosen[0]
+    anchors = b.frozen((1, 1, count, 4))
+    objects = b.input("objects", (job.batch, job.config.objects, 1, 4))
+    closest, _ = b.op("TopK", [_overlaps(b, objects, anchors), b.constant([1])], 2, axis=1)
+    _, rows = b.op("TopK", [b.reshape(closest, [job.batch, count]), b.constant([sampled])], 2)
     logits = b.op("GatherElements", [all_scores, rows], axis=1)
     index = b.op("Expand", [b.reshape(rows, [0, sampled, 1]), b.constant([job.batch, sampled, 4])])
     offsets = b.op("GatherElements", [all_deltas, index], axis=1)
@@ -168,12 +161,12 @@ def _proposal_losses(job: _Job, scores: list[Tensor], deltas: list[Tensor]) -> l
 
 
 def _overlaps(b: GraphBuilder, objects: Tensor, anchors: Tensor) -> Tensor:
-    """(objects, anchors) intersections over unions, kernel by kernel."""
-    low = b.op("Max", [b.slice(objects, 0, 2, axis=2), b.slice(anchors, 0, 2, axis=2)])
-    high = b.op("Min", [b.slice(objects, 2, 4, axis=2), b.slice(anchors, 2, 4, axis=2)])
+    """(batch, objects, anchors, 1) intersections over unions, kernel by kernel."""
+    low = b.op("Max", [b.slice(x, 0, 2, axis=3) for x in (objects, anchors)])
+    high = b.op("Min", [b.slice(x, 2, 4, axis=3) for x in (objects, anchors)])
     sides = b.relu(b.sub(high, low))
-    both = b.mul(b.slice(sides, 0, 1, axis=2), b.slice(sides, 1, 2, axis=2))
-    union = b.sub(b.frozen((objects.size(0), anchors.size(1), 1)), both)
+    both = b.mul(b.slice(sides, 0, 1, axis=3), b.slice(sides, 1, 2, axis=3))
+    union = b.sub(b.frozen((1, objects.size(1), anchors.size(2), 1)), both)
     return b.div(both, union)
 
 
