@@ -1,6 +1,6 @@
 """The job's numeric policy, written into the graph: types of values, and the Casts that a framework runs.
 
-FP16 and BF16 convert the whole model. AMP follows torch's autocast for CUDA devices: products, convolutions
+FP64, FP16 and BF16 convert the whole model. AMP follows torch's autocast for CUDA devices: products, convolutions
 and attention run in FP16 whatever they are given; a few numerically delicate ops run in FP32; some take FP16
 and return FP32; everything else runs in the widest type among its operands, single constants apart.
 Arguments that do not have the type an op runs in pass a Cast kernel first: a parameter once per iteration
@@ -17,7 +17,11 @@ from predictor.features.graph import Graph, Node, Value
 from predictor.features.kernel_free import drop_no_ops
 from predictor.types import Precision
 
-_HALF = {Precision.FP16: DType.FLOAT16, Precision.BF16: DType.BFLOAT16}
+_UNIFORM = {
+    Precision.FP64: DType.FLOAT64,
+    Precision.FP16: DType.FLOAT16,
+    Precision.BF16: DType.BFLOAT16,
+}
 # On GPUs autocast's default is FP16.
 _AUTOCAST = DType.FLOAT16
 _TENSOR_PROTO_TYPE = {DType.FLOAT32: 1, DType.FLOAT16: 10}
@@ -75,15 +79,15 @@ _LIKE_FIRST = frozenset(
 
 def apply_precision(graph: Graph, precision: Precision) -> Graph:
     """`graph` with the types of a job of that precision; FP32 and TF32 (a rate) change nothing."""
-    if precision in _HALF:
-        return _uniform(graph, _HALF[precision])
+    if precision in _UNIFORM:
+        return _uniform(graph, _UNIFORM[precision])
     return _autocast(graph) if precision is Precision.AMP else graph
 
 
 def _uniform(graph: Graph, target: DType) -> Graph:
     converted = {
         name: replace(value, dtype=target)
-        if _is_wide(value.dtype) or value.dtype in _HALF.values()
+        if _is_wide(value.dtype) or value.dtype in _UNIFORM.values()
         else value
         for name, value in graph.values.items()
     }

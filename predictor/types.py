@@ -42,10 +42,11 @@ class Mode(_Choice):
 class Precision(_Choice):
     """Numeric policy of the job.
 
-    FP32 keeps TF32 off; TF32 keeps FP32 tensors and multiplies on tensor cores; FP16 and BF16 are pure
-    16-bit; AMP is 16-bit autocast (torch's op lists) with FP32 master weights.
+    FP64, FP16 and BF16 convert every tensor; FP32 keeps TF32 off; TF32 keeps FP32 tensors and multiplies on
+    tensor cores; AMP is 16-bit autocast (torch's op lists) with FP32 master weights.
     """
 
+    FP64 = "fp64"
     FP32 = "fp32"
     TF32 = "tf32"
     FP16 = "fp16"

@@ -12,7 +12,11 @@ from torch.utils import _pytree as pytree
 from predictor.errors import InvalidInput
 from predictor.types import Precision
 
-_HALF = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
+_UNIFORM = {
+    Precision.FP64: torch.float64,
+    Precision.FP16: torch.float16,
+    Precision.BF16: torch.bfloat16,
+}
 
 
 def fake_module(module: torch.nn.Module, precision: Precision) -> torch.nn.Module:
@@ -98,4 +102,4 @@ def _fake(tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
 
 def _stored_type(dtype: torch.dtype, precision: Precision) -> torch.dtype:
     wide = dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-    return _HALF[precision] if precision in _HALF and wide else dtype
+    return _UNIFORM[precision] if precision in _UNIFORM and wide else dtype

@@ -58,6 +58,8 @@ class WholeModelRow:
         launch: `host` where kernels are launched one by one, `graph` where one CUDA graph holds them all.
         parameters: published parameter count, 0 where none is: rows whose graph has another by more than 2 %
             are not trained on.
+        devices: how many took part; rows of more than one are kept for reports and are not trained on.
+        input_copy: the batch was copied from host to device within the timed iteration.
         weight: how much the row counts beside the others of its source, e.g. 1/n of n equal nodes.
     """
 
@@ -78,6 +80,8 @@ class WholeModelRow:
     cuda: float = 0.0
     launch: str = "host"
     parameters: int = 0
+    devices: int = 1
+    input_copy: bool = False
     weight: float = 1.0
 
     @property

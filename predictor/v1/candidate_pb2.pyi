@@ -23,6 +23,7 @@ class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRECISION_FP16: _ClassVar[Precision]
     PRECISION_BF16: _ClassVar[Precision]
     PRECISION_AMP: _ClassVar[Precision]
+    PRECISION_FP64: _ClassVar[Precision]
 
 class Optimizer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -47,6 +48,7 @@ PRECISION_TF32: Precision
 PRECISION_FP16: Precision
 PRECISION_BF16: Precision
 PRECISION_AMP: Precision
+PRECISION_FP64: Precision
 OPTIMIZER_UNSPECIFIED: Optimizer
 OPTIMIZER_NONE: Optimizer
 OPTIMIZER_SGD: Optimizer

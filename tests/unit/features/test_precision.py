@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from predictor.features.builder import Tensor
-from predictor.features.dtype import DType
+from predictor.features.dtype import Compute, DType
 from predictor.features.fusion import recognise
 from predictor.features.graph import Graph
 from predictor.features.lowering import lower
 from predictor.features.precision import apply_precision
-from predictor.types import Precision, Runtime
+from predictor.features.program import build_program
+from predictor.types import Mode, Optimizer, Precision, Runtime
 from tests.unit.features.spelling import Spelling, kinds, only, spelled
 from tests.unit.features.test_fusion_blocks import check_order, gelu_tanh_dynamo
 
@@ -139,3 +140,13 @@ def test_passes_do_not_touch_what_they_are_given() -> None:
     lower(graph, precision=Precision.FP16)
     assert (graph.nodes, dict(graph.values)) == before
     assert recognise(graph).fingerprint == graph.fingerprint
+
+
+def test_fp64_stores_and_computes_in_double_precision() -> None:
+    graph = spelled(lambda s, x: s.linear(x, 8), SHAPE)
+    wide = lower(graph, precision=Precision.FP64)
+    assert type_of(wide, "Linear") is DType.FLOAT64
+    program = build_program(
+        graph, mode=Mode.INFER, precision=Precision.FP64, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
+    )
+    assert [op.work.compute for op in program.ops] == [Compute.FP64]

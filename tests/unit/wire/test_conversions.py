@@ -145,7 +145,7 @@ def test_unspecified_means_the_defaults_of_the_request() -> None:
     assert request_from_proto(with_plan).plan == Plan(dp=4)
 
 
-@pytest.mark.parametrize("number", [6, 99, -1])
+@pytest.mark.parametrize("number", [60, 99, -1])
 def test_enum_numbers_of_a_later_version_are_named(number: int) -> None:
     with pytest.raises(UnknownName, match="precision"):
         request_from_proto(_candidate(precision=number))
