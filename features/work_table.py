@@ -23,6 +23,7 @@ from predictor.features.work import (
     OpWork,
     Phase,
     Rows,
+    Transfer,
     WorkShape,
 )
 
@@ -31,7 +32,7 @@ CodeArray: TypeAlias = NDArray[np.int16]
 TextArray: TypeAlias = NDArray[np.object_]
 
 FAMILIES, PHASES, COMPUTES = tuple(Family), tuple(Phase), tuple(Compute)
-SHAPES = (Contraction, Convolution, AttentionShape, Rows, Elements)
+SHAPES = (Contraction, Convolution, AttentionShape, Rows, Elements, Transfer)
 """What the codes of a table index."""
 PASSES = ("forward", "data_gradient", "weight_gradient")
 
@@ -82,7 +83,7 @@ class WorkTable:
         )
 
     def works(self) -> list[OpWork]:
-        """The works as they were."""
+        """The works as they were. Raises ValueError for transfers between devices."""
         codes = zip(self.family, self.phase, self.compute, self.shape, strict=True)
         return [
             OpWork(
@@ -201,6 +202,8 @@ def _numbers(shape: WorkShape) -> tuple[int, ...]:
         return _convolution_numbers(shape)
     if isinstance(shape, AttentionShape):
         return _attention_numbers(shape)
+    if isinstance(shape, Transfer):
+        return (shape.ranks, shape.size_bytes)
     return (shape.rows, shape.columns) if isinstance(shape, Rows) else (shape.count,)
 
 
@@ -214,6 +217,8 @@ def _shape(code: int, numbers: Sequence[int]) -> WorkShape:
     if kind is Contraction:
         batch, m, n, k = numbers[:4]
         return Contraction(batch, m, n, k)
+    if kind is Transfer:
+        raise ValueError("columns do not say whose transfer it is; only the works of one device come back")
     return Rows(numbers[0], numbers[1]) if kind is Rows else Elements(numbers[0])
 
 
