@@ -25,6 +25,11 @@ _OPTIMIZERS: Mapping[Optimizer, Callable[[list[Any]], torch.optim.Optimizer]] = 
 }
 
 
+def make_optimizer(optimizer: Optimizer, parameters: list[Any]) -> torch.optim.Optimizer:
+    """torch's optimizer with the multi-tensor step that it takes on CUDA devices. Raises KeyError for NONE."""
+    return _OPTIMIZERS[optimizer](parameters)
+
+
 def capture(
     module: torch.nn.Module,
     example_args: tuple[Any, ...],
@@ -93,7 +98,7 @@ class _Run:
         self._args, self._kwargs = fake_inputs(inputs, precision, batch)
         self._batch = batch_of((self._args, self._kwargs))
         self._trained = [item for item in self._module.parameters() if item.requires_grad]
-        self._step = _OPTIMIZERS[optimizer](self._trained) if self._steps(optimizer) else None
+        self._step = make_optimizer(optimizer, self._trained) if self._steps(optimizer) else None
         self._ready: list[ReadyGradient] = []
         self._name_modules()
 
@@ -153,7 +158,9 @@ class _Run:
                 "train; use mode infer, or give a module with trainable parameters"
             )
         self._recorder.phase = Phase.BACKWARD
-        torch.autograd.backward(heads, [torch.ones_like(item) for item in heads])
+        # Checkpointed layers run forward again in here, and must choose the kernels they chose before.
+        with CudaChoices(autocast=self._precision is Precision.AMP):
+            torch.autograd.backward(heads, [torch.ones_like(item) for item in heads])
 
     def _optimize(self, step: torch.optim.Optimizer) -> None:
         self._recorder.phase, self._recorder.module = None, "optimizer"

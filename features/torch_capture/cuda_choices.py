@@ -38,7 +38,7 @@ _FUSED_RANK = 4
 
 
 class CudaChoices(TorchFunctionMode):  # type: ignore[misc]
-    """Active while the forward pass of a capture runs. `autocast`: apply CUDA's FP32 list."""
+    """Active while the passes of a capture run. `autocast`: apply CUDA's FP32 list."""
 
     def __init__(self, *, autocast: bool) -> None:
         super().__init__()
@@ -69,8 +69,15 @@ def _widened(item: Any) -> Any:
     return item
 
 
-# Functions written in Python that call what is redirected.
-_SEEN_THROUGH = frozenset({_functional.dropout, _functional.multi_head_attention_forward})
+# Functions written in Python that call what is redirected; checkpointed layers run again inside backward.
+_SEEN_THROUGH = frozenset(
+    {
+        _functional.dropout,
+        _functional.multi_head_attention_forward,
+        torch.autograd.backward,
+        torch.Tensor.backward,
+    }
+)
 _BODIES: dict[Any, Callable[..., Any]] = {}
 
 

@@ -19,12 +19,13 @@ _BIAS = 2
 _PLAIN_NUMBER = 0.75
 
 
-def export_onnx(model: TorchModel, *, dynamic_batch: bool = True) -> bytes:
+def export_onnx(model: TorchModel, *, dynamic_batch: bool = True, training: bool = False) -> bytes:
     """The forward pass of `model` as ONNX bytes without weights; nothing is allocated for them.
 
     Args:
         dynamic_batch: first dimensions that follow the batch become the symbol `batch`, so that the file
             answers for any batch size; where the module fixes them, they stay numbers.
+        training: keeps what only training runs (dropout).
 
     Raises InvalidInput when onnxscript is missing, InvalidGraph when torch cannot export the module,
     and what a capture raises.
@@ -45,7 +46,7 @@ def export_onnx(model: TorchModel, *, dynamic_batch: bool = True) -> bytes:
     # Says what is wrong when the module does not run on these inputs.
     model.capture(mode=Mode.INFER)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        copy = fake_module(model.module, Precision.FP32).eval()
+        copy = _in_mode(fake_module(model.module, Precision.FP32), training)
         if model.loss is not None:
             copy = _with_loss(copy, model.loss)
         given = fake_inputs(model.call, Precision.FP32, None)
@@ -62,6 +63,16 @@ def export_onnx(model: TorchModel, *, dynamic_batch: bool = True) -> bytes:
                 DROPPED_LOCATION, None, None, tensor.dtype, shape=tensor.shape, name=value.name or ""
             )
     return strip_model(onnx_ir.to_proto(program.model).SerializeToString())
+
+
+def _in_mode(module: Any, training: bool) -> Any:
+    """In training mode but for batch norms: those are one node of ONNX either way."""
+    import torch
+
+    for part in module.train(training).modules():
+        if isinstance(part, torch.nn.modules.batchnorm._NormBase):
+            part.eval()
+    return module
 
 
 def _with_loss(module: Any, loss: Callable[[Any], Any]) -> Any:
