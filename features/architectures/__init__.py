@@ -59,6 +59,7 @@ _TRANSFORMERS = {
     "bert_base_spans": bert_like(12, 768, 12, Head.SPANS),
     "bert_base_pretraining": bert_like(12, 768, 12, Head.PRETRAINING),
     "bert_large": bert_like(24, 1024, 16),
+    "bert_large_spans": bert_like(24, 1024, 16, Head.SPANS),
     "bert_large_pretraining": bert_like(24, 1024, 16, Head.PRETRAINING),
 }
 _SWITCHES = {

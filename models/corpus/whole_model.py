@@ -35,7 +35,12 @@ from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 if TYPE_CHECKING:
     import polars as pl
 
-READERS: Mapping[str, str] = {"timm_benchmarks": "timm"}
+READERS: Mapping[str, str] = {
+    "lambda_pytorch": "lambda_pytorch",
+    "neusight-cells": "neusight_cells",
+    "pytorch_gpu_benchmark": "pytorch_gpu_benchmark",
+    "timm_benchmarks": "timm",
+}
 """Source -> module of predictor.models.corpus with `read_rows`, `read` and `graph`."""
 
 QUANTITY = "iteration_time"

@@ -1,0 +1,114 @@
+"""Readers of whole-model timings: what a row means, what is left out, and that every row has a graph."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+
+from predictor.hardware.catalog import find_device
+from predictor.models.corpus.built_graphs import built_graph, graph_key
+from predictor.models.corpus.chips import chip_of, multiplies_in_tf32
+from predictor.models.corpus.manifest import load_manifest
+from predictor.models.corpus.whole_model import READERS, ReadRows
+from predictor.types import Mode, Precision
+from tests.public_data import public_data
+
+SOURCES = ("lambda_pytorch", "pytorch_gpu_benchmark")
+
+
+def reader_of(source: str) -> ModuleType:
+    return import_module(f"predictor.models.corpus.{READERS[source]}")
+
+
+def rows_of(source: str) -> ReadRows:
+    found: ReadRows = reader_of(source).read_rows(public_data(source))
+    return found
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("source", SOURCES)
+def test_rows_name_catalogue_devices_and_chips(source: str) -> None:
+    found = rows_of(source)
+    for row in found.rows:
+        assert find_device(row.device).id == row.device
+        assert row.device_group == chip_of(row.device)
+        assert row.measured_s > 0
+        assert row.batch >= 1
+        assert 0 < row.weight <= 1
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_sources_are_in_the_manifest(source: str) -> None:
+    assert load_manifest()[source].reader == READERS[source]
+
+
+def test_a_graph_key_names_an_architecture_and_its_options() -> None:
+    key = graph_key("bert_base_spans", sequence=16)
+    assert key == "bert_base_spans--sequence=16"
+    graph = built_graph(key, 3, Mode.TRAIN)
+    assert graph.values["input_ids"].shape == (3, 16)
+    # Training has dropouts and a loss.
+    assert any(node.op_type == "Dropout" for node in graph.nodes)
+    assert not any(node.op_type == "Dropout" for node in built_graph(key, 3, Mode.INFER).nodes)
+
+
+@pytest.mark.parametrize(
+    ("device", "chip"),
+    [
+        ("rtx-2080-ti-11gb", "rtx2080ti"),
+        ("quadro-rtx-8000-48gb", "titanrtx"),
+        ("a100-pcie-80gb", "a100"),
+        ("rtx-3080-max-q-16gb", "rtx3080max-q"),
+        ("rtx-3090-24gb", "rtx3090"),
+        ("core-i9-10940x", "core-i9-10940x"),
+    ],
+)
+def test_a_chip_has_one_name(device: str, chip: str) -> None:
+    assert chip_of(device) == chip
+
+
+def test_fp32_is_tf32_from_ampere_on() -> None:
+    assert multiplies_in_tf32("a10-pcie-24gb")
+    assert multiplies_in_tf32("h100-sxm-80gb")
+    assert not multiplies_in_tf32("v100-sxm-16gb")
+    assert not multiplies_in_tf32("titan-rtx-24gb")
+
+
+@pytest.mark.data
+def test_lambda_rates_are_times_of_a_step_on_one_gpu() -> None:
+    rows = rows_of("lambda_pytorch").rows
+    [row] = [
+        row
+        for row in rows
+        if (row.model, row.device, row.devices) == ("resnet50", "rtx-2080-ti-11gb", 1)
+        and row.precision is Precision.FP32
+    ]
+    # 275.1 images/s at batch 100.
+    assert row.measured_s == pytest.approx(0.3635, rel=1e-3)
+    assert row.input_copy
+    # Global batches are divided over the GPUs.
+    assert {row.batch for row in rows if row.model == "maskrcnn" and row.devices == 8} <= set(range(1, 49))
+    assert not any(row.precision is Precision.FP32 for row in rows if row.device_group == "h100")
+
+
+@pytest.mark.data
+def test_lambda_leaves_out_what_has_no_rate_or_no_named_device() -> None:
+    found = rows_of("lambda_pytorch")
+    assert found.available == 5002
+    assert set(found.dropped) == {"no throughput", "ambiguous device", "batch does not divide over the GPUs"}
+    assert found.dropped["batch does not divide over the GPUs"] == 1
+
+
+@pytest.mark.data
+def test_torchvision_rows_are_all_used_and_repeats_share_a_weight() -> None:
+    found = rows_of("pytorch_gpu_benchmark")
+    assert (len(found.rows), found.dropped) == (3560, {})
+    alone = [row for row in found.rows if row.devices == 1]
+    assert sum(row.weight for row in alone) == pytest.approx(1038)
+    assert {row.precision for row in alone if row.device_group == "a100"} == {
+        Precision.TF32,
+        Precision.FP16,
+        Precision.FP64,
+    }
