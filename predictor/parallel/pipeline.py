@@ -44,11 +44,13 @@ class PipelineTimes:
         stage_end_s: (n, stages) end of each stage's last task.
         last_backward_end_s: (n, virtual stages) end of each chunk's last backward pass, or of its weight
             gradients where a schedule splits them; in inference of its last forward pass.
+        first_backward_end_s: the same of each chunk's first one.
     """
 
     total_s: FloatArray
     stage_end_s: FloatArray
     last_backward_end_s: FloatArray
+    first_backward_end_s: FloatArray
 
 
 def pipeline_times(shape: PipelineShape, times: ChunkTimes) -> PipelineTimes:
@@ -63,7 +65,9 @@ def pipeline_times(shape: PipelineShape, times: ChunkTimes) -> PipelineTimes:
     # A slow stage behind a long queue sets the rhythm only after many microbatches.
     total_s = np.maximum(total_s, lower_bound_s(shape, times))
     added_s = (total_s - long.total_s)[:, None]
-    return PipelineTimes(total_s, long.stage_end_s + added_s, long.last_backward_end_s + added_s)
+    return PipelineTimes(
+        total_s, long.stage_end_s + added_s, long.last_backward_end_s + added_s, long.first_backward_end_s
+    )
 
 
 def lower_bound_s(shape: PipelineShape, times: ChunkTimes) -> FloatArray:
@@ -123,7 +127,7 @@ def _exact(shape: PipelineShape, times: ChunkTimes) -> PipelineTimes:
     if not shape.training:
         last = TaskKind.FORWARD
     by_kind = ended[:-1].reshape(3, q, m, n)[last]
-    return PipelineTimes(free.max(axis=0), free.T, by_kind.max(axis=1).T)
+    return PipelineTimes(free.max(axis=0), free.T, by_kind.max(axis=1).T, by_kind.min(axis=1).T)
 
 
 def _sweep(

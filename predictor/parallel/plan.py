@@ -111,10 +111,13 @@ class Plan:
 
     @property
     def shard_size(self) -> int:
-        """Replicas that share one copy of what `zero` shards; 1 without it."""
+        """Ranks that share one copy of what `zero` shards; 1 without it.
+
+        Without a `shard_group` all replicas and all parts of their sequences do, as in Megatron-LM and FSDP2.
+        """
         if not self.zero:
             return 1
-        return self.dp if self.shard_group is None else self.shard_group
+        return self.dp * self.cp if self.shard_group is None else self.shard_group
 
     @property
     def splits_graph(self) -> bool:

@@ -1,0 +1,345 @@
+"""Iteration time of any plan: pipeline, exchanges of replicas, the optimizer's step, and who waits for whom.
+
+    end of a stage = its last task in the pipeline
+                     -> its gradients are averaged (buckets beside backward; what outlives it is exposed)
+                     -> weights that stages share are averaged
+                     -> its optimizer step over what it holds -> updated weights are gathered
+    iteration      = the latest of all stages
+
+One formula serves a single plan and columns of plans: `stage_ends` works on arrays of stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import fsum
+
+import numpy as np
+
+from predictor.compose.interval import FloatArray
+from predictor.compose.rank_costs import RankCosts
+from predictor.compose.stage_costs import StageCosts, cut_ends, pipeline_shape, stage_costs
+from predictor.hardware.spec import ClusterSpec
+from predictor.parallel.collectives import GroupShape, collective_time_s
+from predictor.parallel.pipeline import PipelineTimes, pipeline_times
+from predictor.parallel.placement import boundary_crosses_node
+from predictor.parallel.plan import Plan
+from predictor.parallel.zero import Replicas, fill_buckets, replicas_of, stream_end_s
+
+
+@dataclass(frozen=True, slots=True)
+class StageEnds:
+    """What follows the pipeline on each stage, (..., stages) seconds each.
+
+    Attributes:
+        pipeline_s: end of its last task. reduced_s: when its gradients are averaged as well.
+        tied_s: time to average weights shared with another stage. optimizer_s: its step.
+        gather_s: updated weights gathered.
+    """
+
+    pipeline_s: FloatArray
+    reduced_s: FloatArray
+    tied_s: FloatArray
+    optimizer_s: FloatArray
+    gather_s: FloatArray
+
+    @property
+    def done_s(self) -> FloatArray:
+        """(..., stages) end of the iteration on each stage."""
+        return self.reduced_s + self.tied_s + self.optimizer_s + self.gather_s
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTime:
+    """Time of one iteration under a plan.
+
+    Attributes:
+        total_s: the latest stage's end. breakdown_s: sums to it; that stage's compute stream.
+        critical_stage: that stage. slowest_stage: the one with the most work per microbatch.
+        busy_s: (stages,) work of each stage in the iteration, kernels, gaps and exchanges in line.
+        kernel_s: mean over stages of the time in kernels.
+        sent_bytes: by group, what the busiest stage's rank sends.
+        stages: costs by virtual stage. ends: what follows the pipeline.
+    """
+
+    total_s: float
+    breakdown_s: Mapping[str, float]
+    critical_stage: int
+    slowest_stage: int
+    busy_s: FloatArray
+    kernel_s: float
+    sent_bytes: Mapping[str, float]
+    stages: StageCosts
+    ends: StageEnds
+
+
+EXCHANGE_NAMES = {"tp": "tp_communication", "cp": "cp_communication", "ep": "ep_communication"}
+"""Names in the breakdown of exchanges inside the graph, by group."""
+
+
+def plan_time(rank: RankCosts, plan: Plan, cluster: ClusterSpec | None, *, training: bool) -> PlanTime:
+    """Time of one iteration of `plan`.
+
+    Args:
+        rank: costs of one microbatch of one rank, sharded as the plan says.
+        cluster: needed for more than one device.
+
+    Raises InvalidPlan when the graph cannot be cut into the plan's stages.
+    """
+    dense, experts = plan_replicas(plan, cluster)
+    ends = cut_ends(rank, plan, cluster, training=training)
+    stages = stage_costs(rank, ends, plan, cluster, dense, experts, training=training)
+    shape = pipeline_shape(plan, training=training)
+    pipeline = pipeline_times(shape, stages.chunk_times())
+    found = stage_ends(rank, stages, pipeline, plan, cluster, dense, experts, training=training)
+    without = pipeline
+    if shape.stages > 1:
+        without = pipeline_times(shape, stages.chunk_times(messages=False))
+    done_s = found.done_s
+    critical = int(done_s.argmax())
+    busy_s = by_stage(plan.microbatches * (stages.forward_s + stages.backward_s + stages.weight_s), plan.pp)
+    parts = _breakdown(rank, stages, found, plan, critical, busy_s, float(without.stage_end_s[0, critical]))
+    held = _held(rank, stages, plan, dense, experts) if training else np.zeros(1)
+    kernels = plan.microbatches * stages.kernel_s.sum() + rank.optimizer_s[0] * held.sum()
+    return PlanTime(
+        total_s=fsum(parts.values()),
+        breakdown_s=parts,
+        critical_stage=critical,
+        slowest_stage=int(busy_s.argmax()),
+        busy_s=busy_s,
+        kernel_s=float(kernels) / plan.pp,
+        sent_bytes=_sent_bytes(rank, stages, plan, dense, experts, training),
+        stages=stages,
+        ends=found,
+    )
+
+
+def plan_replicas(plan: Plan, cluster: ClusterSpec | None) -> tuple[Replicas | None, Replicas | None]:
+    """Who averages dense weights and who those of experts; None without a cluster."""
+    if cluster is None:
+        return None, None
+    return replicas_of(plan, cluster), replicas_of(plan, cluster, experts=True)
+
+
+def by_stage(values: FloatArray, stages: int) -> FloatArray:
+    """(stages,) sums over the virtual stages of each."""
+    return np.asarray(values.reshape(-1, stages).sum(axis=0))
+
+
+def stage_ends(
+    rank: RankCosts,
+    stages: StageCosts,
+    pipeline: PipelineTimes,
+    plan: Plan,
+    cluster: ClusterSpec | None,
+    dense: Replicas | None,
+    experts: Replicas | None,
+    *,
+    training: bool,
+) -> StageEnds:
+    """What follows the pipeline of one plan; without training, nothing."""
+    end_s = pipeline.stage_end_s[0]
+    zeros = np.zeros(plan.pp)
+    if not training:
+        return StageEnds(end_s, end_s, zeros, zeros, zeros)
+    reduced, gather = end_s, zeros
+    if cluster is not None and dense is not None and experts is not None:
+        reduced, gather = _averaged(rank, stages, pipeline, plan, cluster, dense, experts)
+    tied = _tied_s(rank, stages, plan, cluster)
+    # Both stages wait for the later one.
+    shared = tied > 0
+    if shared.any():
+        reduced = np.where(shared, reduced[shared].max(), reduced)
+    optimizer = rank.optimizer_s.sum() * by_stage(_held(rank, stages, plan, dense, experts), plan.pp)
+    return StageEnds(end_s, reduced, tied, optimizer, gather)
+
+
+def _held(
+    rank: RankCosts,
+    stages: StageCosts,
+    plan: Plan,
+    dense: Replicas | None,
+    experts: Replicas | None,
+) -> FloatArray:
+    """(q,) share of all weights that a rank of each virtual stage updates."""
+    total = rank.parameter_bytes.sum()
+    if not total:
+        return np.zeros(len(stages.ends))
+    plain = rank.parameter_bytes - rank.expert_bytes
+    plain = plain / (dense.shards if dense else 1) + rank.expert_bytes / (experts.shards if experts else 1)
+    held = np.add.reduceat(plain, stages.begins)
+    stage_of = np.searchsorted(stages.ends, np.arange(rank.pieces), side="right")
+    for first, other, size_bytes in rank.tied:
+        if stage_of[first] % plan.pp != stage_of[other] % plan.pp:
+            held[stage_of[other]] += size_bytes / (dense.shards if dense else 1)
+    return np.asarray(held / total)
+
+
+def _averaged(
+    rank: RankCosts,
+    stages: StageCosts,
+    pipeline: PipelineTimes,
+    plan: Plan,
+    cluster: ClusterSpec,
+    dense: Replicas,
+    experts: Replicas,
+) -> tuple[FloatArray, FloatArray]:
+    """(when the gradients of each stage are averaged, time to gather its weights after the step)."""
+    reduced = pipeline.stage_end_s[0].copy()
+    gather = np.zeros(plan.pp)
+    if plan.zero == 3:
+        return reduced, gather
+    for stage in range(plan.pp):
+        ready, cost, first = [], [], []
+        # Chunks finish from the last to the first.
+        for q in range(stage, len(stages.ends), plan.pp)[::-1]:
+            end_s = pipeline.last_backward_end_s[0, q]
+            for size, offset, replicas in chunk_buckets(rank, stages, q, plan, dense, experts):
+                if replicas.count == 1:
+                    continue
+                ready.append(offset + end_s if plan.overlap else np.full(len(size), reduced[stage]))
+                first.append(offset + pipeline.first_backward_end_s[0, q])
+                cost.append(replicas.reduce_s(size, cluster))
+                if replicas.zero:
+                    gather[stage] += replicas.gather_s(size, cluster).sum()
+        if not cost:
+            continue
+        at, order = np.concatenate(ready), np.argsort(np.concatenate(ready), kind="stable")
+        costs = np.concatenate(cost)[order]
+        finish = stream_end_s(at[order], costs)
+        if plan.zero == 2 and plan.microbatches > 1 and plan.overlap:
+            # Gradients of every microbatch are reduced; the stream may fall behind from the first on.
+            start = np.concatenate(first)[order]
+            finish = max(finish, stream_end_s(start, costs) + (plan.microbatches - 1) * float(costs.sum()))
+        elif plan.zero == 2:
+            finish += (plan.microbatches - 1) * float(costs.sum())
+        reduced[stage] = max(reduced[stage], finish)
+    return reduced, gather
+
+
+def chunk_buckets(
+    rank: RankCosts,
+    stages: StageCosts,
+    q: int,
+    plan: Plan,
+    dense: Replicas,
+    experts: Replicas,
+) -> list[tuple[FloatArray, FloatArray, Replicas]]:
+    """(sizes in bytes, ready relative to the end of the chunk's backward pass, who averages) of its buckets.
+
+    Dense and expert gradients travel apart.
+    """
+    begin, end = int(stages.begins[q]), int(stages.ends[q])
+    gradients = rank.gradients
+    inside = (gradients.piece >= begin) & (gradients.piece < end)
+    # Backward visits the pieces from the last to the first: those below a piece follow it.
+    below = np.concatenate([[0.0], np.cumsum(rank.backward_s[begin:end])])
+    found = []
+    for chosen, replicas in ((~gradients.is_expert, dense), (gradients.is_expert, experts)):
+        rows = np.flatnonzero(inside & chosen)
+        if not rows.size:
+            continue
+        piece = gradients.piece[rows] - begin
+        offset = gradients.offset_s[rows] - below[piece + 1]
+        if stages.weight_s[q] > 0:
+            # Weight gradients that were put off are complete at the end only.
+            offset = np.zeros_like(offset)
+        buckets = fill_buckets(offset, gradients.size_bytes[rows], plan.bucket_bytes)
+        found.append((buckets.size_bytes, buckets.ready_s, replicas))
+    return found
+
+
+def _tied_s(rank: RankCosts, stages: StageCosts, plan: Plan, cluster: ClusterSpec | None) -> FloatArray:
+    """(stages,) time to average the gradients of weights that two stages hold, e.g. of tied embeddings."""
+    found = np.zeros(plan.pp)
+    if cluster is None or plan.pp == 1 or not rank.tied:
+        return found
+    stage_of = np.searchsorted(stages.ends, np.arange(rank.pieces), side="right") % plan.pp
+    pairs: dict[tuple[int, int], float] = {}
+    for first, other, size_bytes in rank.tied:
+        pair = int(stage_of[first]), int(stage_of[other])
+        if pair[0] != pair[1]:
+            pairs[pair] = pairs.get(pair, 0.0) + size_bytes
+    crosses = bool(boundary_crosses_node(plan, cluster).any())
+    place = GroupShape(1, 2, 1, 2) if crosses else GroupShape(2, 1, 2, 2)
+    for pair, size_bytes in pairs.items():
+        time_s = collective_time_s("all_reduce", size_bytes, place, cluster)
+        for stage in pair:
+            found[stage] += time_s
+    return found
+
+
+def _breakdown(
+    rank: RankCosts,
+    stages: StageCosts,
+    ends: StageEnds,
+    plan: Plan,
+    stage: int,
+    busy_s: FloatArray,
+    without_messages_s: float,
+) -> dict[str, float]:
+    """Where the time of a stage's compute stream goes."""
+    m = plan.microbatches
+
+    def mine(values: FloatArray) -> float:
+        return m * float(by_stage(values, plan.pp)[stage])
+
+    step = float(ends.optimizer_s[stage])
+    gap_share = float(rank.optimizer_s[1] / rank.optimizer_s.sum()) if step else 0.0
+    idle = float(ends.pipeline_s[stage] - busy_s[stage])
+    bubble = min(max(0.0, without_messages_s - float(busy_s[stage])), idle)
+    parts = {
+        "forward": mine(stages.kernel_s[0]),
+        "backward": mine(stages.kernel_s[1]),
+        "optimizer": step * (1 - gap_share),
+        "host_launch": mine(stages.gap_s.sum(axis=0)) + step * gap_share,
+        "communication": mine(stages.shared_wait_s)
+        + float(ends.reduced_s[stage] - ends.pipeline_s[stage] + ends.tied_s[stage] + ends.gather_s[stage]),
+    }
+    for group, values in stages.exchange_s.items():
+        name = EXCHANGE_NAMES.get(group, f"{group}_communication")
+        parts[name] = parts.get(name, 0.0) + mine(values.sum(axis=0))
+    if plan.pp > 1:
+        parts["pp_communication"] = max(0.0, idle - bubble)
+        parts["pipeline_bubble"] = max(0.0, bubble)
+    return parts
+
+
+def _sent_bytes(
+    rank: RankCosts,
+    stages: StageCosts,
+    plan: Plan,
+    dense: Replicas | None,
+    experts: Replicas | None,
+    training: bool,
+) -> dict[str, float]:
+    """Bytes that a rank sends in an iteration by group: of the stage that sends the most in that group."""
+    m = plan.microbatches
+    passes = 2 if training else 1
+    found = {
+        group: m * float(by_stage(np.add.reduceat(values[:passes].sum(axis=0), stages.begins), plan.pp).max())
+        for group, values in rank.sent_bytes.items()
+    }
+    if plan.pp > 1:
+        sizes = stages.message_bytes / (1 if plan.sequence_parallel else plan.tp)
+        back = np.roll(sizes, 1) if training else np.zeros_like(sizes)
+        found["pp"] = m * float(by_stage(sizes + back, plan.pp).max())
+    if dense is None or experts is None:
+        return found
+    replicated = 0.0
+    for q_bytes, replicas in (
+        (rank.parameter_bytes - rank.expert_bytes, dense),
+        (rank.expert_bytes, experts),
+    ):
+        held = float(by_stage(np.add.reduceat(q_bytes, stages.begins), plan.pp).max())
+        if not held or replicas.count == 1:
+            continue
+        if training:
+            times = m if plan.zero >= 2 else 1
+            replicated += times * replicas.reduce_sent_bytes(held)
+        gathers = {1: 1, 2: 1, 3: 2 * m}.get(plan.zero, 0) if training else (m if plan.zero == 3 else 0)
+        replicated += gathers * replicas.gather_sent_bytes(held)
+    if replicated:
+        found["dp"] = replicated
+    return found

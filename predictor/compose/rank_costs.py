@@ -1,0 +1,234 @@
+"""What one rank's microbatch costs, piece by piece: the numbers that every plan of its kind is made of.
+
+The graph of a rank (sharded by tp, cp and ep, not yet cut into stages) is priced once; its pieces are the
+narrow places where stages can begin. Plans that differ in stages, schedule, replicas or ZeRO share these
+columns. Exchanges inside the graph (tensor, context and expert groups) stand in line with the kernels, except
+that a hop round a ring runs beside the kernel before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.compose.interval import FloatArray
+from predictor.features.graph import Graph
+from predictor.features.layers import Segments
+from predictor.features.work import Collective, OpWork, Phase, Program, Transfer
+from predictor.hardware.spec import ClusterSpec
+from predictor.parallel.collectives import collective_time_s
+from predictor.parallel.placement import group_place
+from predictor.parallel.plan import Plan
+
+IntArray = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Parameter gradients of one microbatch, in the order in which they become ready.
+
+    Attributes:
+        piece: (g,) piece that makes each. offset_s: from the start of that piece's backward pass until ready.
+        size_bytes: (g,) of the tensor. is_expert: (g,) whether only ranks with the same experts average it.
+    """
+
+    piece: IntArray
+    offset_s: FloatArray
+    size_bytes: FloatArray
+    is_expert: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RankCosts:
+    """Costs of one microbatch on one rank by piece, (k,) each; seconds unless said otherwise.
+
+    Attributes:
+        forward_s, backward_s: with launch gaps and exchanges in line; `backward_s` holds `weight_s`.
+        weight_s: the part of `backward_s` that makes gradients of weights and nothing waits for.
+        kernel_s: (2, k) the part of forward and backward in kernels, gap_s: in launch gaps.
+        exchange_s: (2, k) by group, the part in exchanges.
+        sent_bytes: (2, k) by group, what the rank sends.
+        parameter_bytes, expert_bytes: weights by the piece that reads them first, and those of experts.
+        crossing_bytes: what goes to the next piece, gradients of the same size come back.
+        optimizer_s: (2,) step over all weights: kernels, gaps.
+        tied: (piece, later piece, bytes) of weights that pieces share.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    weight_s: FloatArray
+    kernel_s: FloatArray
+    gap_s: FloatArray
+    exchange_s: Mapping[str, FloatArray]
+    sent_bytes: Mapping[str, FloatArray]
+    parameter_bytes: FloatArray
+    expert_bytes: FloatArray
+    crossing_bytes: FloatArray
+    optimizer_s: FloatArray
+    gradients: Gradients
+    tied: tuple[tuple[int, int, float], ...]
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of the graph."""
+        return len(self.forward_s)
+
+    @property
+    def total_s(self) -> FloatArray:
+        """(k,) forward and backward."""
+        return self.forward_s + self.backward_s
+
+
+def rank_costs(
+    graph: Graph,
+    pieces: Segments,
+    program: Program,
+    kernel_s: FloatArray,
+    stretch: float,
+    plan: Plan,
+    cluster: ClusterSpec | None,
+    experts: frozenset[str] = frozenset(),
+) -> RankCosts:
+    """Costs of `program`, which is that of `graph` for one microbatch.
+
+    Args:
+        graph: of one rank, lowered and sharded; `pieces` are its own.
+        kernel_s: (ops,) device time of each op, exchanges 0.
+        stretch: factor on device time that accounts for the host's launches.
+        plan, cluster: where the groups of the exchanges lie.
+        experts: names of parameters that differ between expert ranks.
+    """
+    phases = np.array([_PHASES[op.work.phase] for op in program.ops], dtype=np.intp)
+    piece = _piece_of_ops(pieces, program, phases)
+    exchange_s, owner = _exchanges(program, kernel_s, plan, cluster)
+    spent_s = kernel_s * stretch + exchange_s
+    count = len(pieces)
+
+    def by_piece(values: FloatArray, chosen: NDArray[np.bool_] | None = None) -> FloatArray:
+        rows = []
+        for phase in (0, 1):
+            mask = phases == phase if chosen is None else (phases == phase) & chosen
+            rows.append(np.bincount(piece[mask], weights=values[mask], minlength=count))
+        return np.array(rows)
+
+    total = by_piece(spent_s)
+    kernels = by_piece(kernel_s)
+    groups = sorted(set(owner) - {""})
+    masks = {group: np.array([name == group for name in owner], dtype=bool) for group in groups}
+    sent = np.array(
+        [op.work.shape.sent_bytes if isinstance(op.work.shape, Transfer) else 0.0 for op in program.ops]
+    )
+    weight = np.array([is_weight_gradient(op.work) for op in program.ops], dtype=bool)
+    owned, expert_owned, tied = _weights(graph, pieces, experts)
+    step_s = float(kernel_s[phases == _OPTIMIZER].sum())
+    return RankCosts(
+        forward_s=total[0],
+        backward_s=total[1],
+        weight_s=by_piece(spent_s, weight)[1],
+        kernel_s=kernels,
+        gap_s=kernels * (stretch - 1.0),
+        exchange_s={group: by_piece(exchange_s, mask) for group, mask in masks.items()},
+        sent_bytes={group: by_piece(sent, mask) for group, mask in masks.items()},
+        parameter_bytes=owned,
+        expert_bytes=expert_owned,
+        crossing_bytes=np.array(
+            [float(sum(graph.values[name].size_bytes for name in names)) for names in pieces.crossing]
+        ),
+        optimizer_s=np.array([step_s, step_s * (stretch - 1.0)]),
+        gradients=_gradients(program, spent_s, phases, piece, count, experts),
+        tied=tied,
+    )
+
+
+_PHASES = {Phase.FORWARD: 0, Phase.BACKWARD: 1, Phase.OPTIMIZER: 2}
+_OPTIMIZER = 2
+
+
+def is_weight_gradient(work: OpWork) -> bool:
+    """True for products that make the gradient of a weight: nothing before the optimizer waits for them."""
+    return work.phase is Phase.BACKWARD and (
+        work.kind.endswith("weight_gradient") or getattr(work.shape, "pass_name", "") == "weight_gradient"
+    )
+
+
+def _piece_of_ops(pieces: Segments, program: Program, phases: IntArray) -> IntArray:
+    """(ops,) piece of each op; ops of a node's body, and the loss's, belong where their neighbours do."""
+    names = {node.name: piece for node, piece in zip(pieces.nodes, pieces.piece_of_nodes(), strict=True)}
+    last = {0: 0, 1: len(pieces) - 1, 2: 0}
+    found = np.zeros(len(program.ops), dtype=np.intp)
+    for index, (op, phase) in enumerate(zip(program.ops, phases.tolist(), strict=True)):
+        found[index] = last[phase] = names.get(op.node, last[phase])
+    return found
+
+
+def _exchanges(
+    program: Program, kernel_s: FloatArray, plan: Plan, cluster: ClusterSpec | None
+) -> tuple[FloatArray, list[str]]:
+    """(ops,) seconds that each exchange keeps the rank waiting, and the group of each ("" for kernels)."""
+    times = np.zeros(len(program.ops))
+    owner = [""] * len(program.ops)
+    known: dict[Transfer, float] = {}
+    for index, op in enumerate(program.ops):
+        shape = op.work.shape
+        if not isinstance(shape, Transfer) or cluster is None:
+            continue
+        owner[index] = shape.group
+        if shape not in known:
+            place = group_place(plan, shape.group, cluster)
+            known[shape] = collective_time_s(shape.kind.value, float(shape.size_bytes), place, cluster)
+        times[index] = known[shape]
+        if shape.kind is Collective.SEND_RECV and index and program.ops[index - 1].node == op.node:
+            times[index] = max(0.0, times[index] - kernel_s[index - 1])
+    return times, owner
+
+
+def _weights(
+    graph: Graph, pieces: Segments, experts: frozenset[str]
+) -> tuple[FloatArray, FloatArray, tuple[tuple[int, int, float], ...]]:
+    """Bytes of weights by the first piece that reads them, those of experts, and what pieces share."""
+    holders: dict[str, list[int]] = {}
+    for node, piece in zip(pieces.nodes, pieces.piece_of_nodes(), strict=True):
+        for name in node.inputs:
+            for root in pieces.weight_roots.get(name, ()):
+                held = holders.setdefault(root, [])
+                if piece not in held:
+                    held.append(piece)
+    owned, expert_owned = np.zeros(len(pieces)), np.zeros(len(pieces))
+    tied: list[tuple[int, int, float]] = []
+    for name in sorted(holders):
+        first, *others = sorted(holders[name])
+        size_bytes = float(graph.values[name].size_bytes)
+        owned[first] += size_bytes
+        if name in experts:
+            expert_owned[first] += size_bytes
+        tied += [(first, other, size_bytes) for other in others]
+    return owned, expert_owned, tuple(tied)
+
+
+def _gradients(
+    program: Program,
+    spent_s: FloatArray,
+    phases: IntArray,
+    piece: IntArray,
+    count: int,
+    experts: frozenset[str],
+) -> Gradients:
+    backward = phases == 1
+    end_s = np.cumsum(np.where(backward, spent_s, 0.0))
+    # Backward visits the pieces from the last to the first.
+    begin_s = np.full(count, np.inf)
+    np.minimum.at(begin_s, piece[backward], (end_s - spent_s)[backward])
+    items: Sequence[tuple[int, float, int, bool]] = [
+        (int(piece[g.op_index]), float(end_s[g.op_index]), g.size_bytes, g.parameter in experts)
+        for g in sorted(program.gradients, key=lambda g: g.op_index)
+    ]
+    where = np.array([item[0] for item in items], dtype=np.intp)
+    return Gradients(
+        piece=where,
+        offset_s=np.array([item[1] for item in items]) - begin_s[where],
+        size_bytes=np.array([float(item[2]) for item in items]),
+        is_expert=np.array([item[3] for item in items], dtype=bool),
+    )

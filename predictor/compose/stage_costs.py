@@ -1,0 +1,205 @@
+"""Costs of one microbatch by virtual stage: pieces summed, messages, shared weights gathered on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.compose.interval import FloatArray
+from predictor.compose.rank_costs import IntArray, RankCosts
+from predictor.errors import InvalidPlan
+from predictor.hardware.spec import ClusterSpec
+from predictor.parallel.collectives import GroupShape, collective_time_s
+from predictor.parallel.pipeline import ChunkTimes
+from predictor.parallel.placement import boundary_crosses_node, group_place
+from predictor.parallel.plan import Plan
+from predictor.parallel.schedule import PipelineShape
+from predictor.parallel.stages import balanced_stages
+from predictor.parallel.zero import Replicas, sharded_pass
+
+_ONE_LINK = GroupShape(2, 1, 2, 2)
+_TWO_NODES = GroupShape(1, 2, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """One microbatch by virtual stage, (q,) each; virtual stage q runs on stage q % stages.
+
+    Attributes:
+        ends: pieces of virtual stage q are those from ends[q - 1] to ends[q] - 1.
+        forward_s, backward_s: all that keeps the compute stream; `backward_s` without `weight_s`.
+        weight_s: weight gradients, where the schedule runs them apart; else 0.
+        send_forward_s, send_backward_s: messages to the next and to the previous virtual stage.
+        kernel_s, gap_s: (2, q) forward and backward parts. exchange_s: the same by group.
+        shared_wait_s: (q,) waiting for weights or gradients under ZeRO-3; shared_s: exchanges of it, hidden
+        ones included.
+        message_bytes: to the next virtual stage.
+    """
+
+    ends: IntArray
+    forward_s: FloatArray
+    backward_s: FloatArray
+    weight_s: FloatArray
+    send_forward_s: FloatArray
+    send_backward_s: FloatArray
+    kernel_s: FloatArray
+    gap_s: FloatArray
+    exchange_s: dict[str, FloatArray]
+    shared_wait_s: FloatArray
+    shared_s: FloatArray
+    message_bytes: FloatArray
+
+    @property
+    def begins(self) -> IntArray:
+        """(q,) first piece of each virtual stage."""
+        return np.concatenate([[0], self.ends[:-1]]).astype(np.intp)
+
+    def chunk_times(self, *, messages: bool = True) -> ChunkTimes:
+        """As rows of one plan; without `messages` they arrive at once."""
+        send = 1.0 if messages else 0.0
+        return ChunkTimes(
+            self.forward_s[None],
+            self.backward_s[None],
+            self.weight_s[None],
+            send * self.send_forward_s[None],
+            send * self.send_backward_s[None],
+        )
+
+
+def pipeline_shape(plan: Plan, *, training: bool) -> PipelineShape:
+    """The pipeline of a plan."""
+    chunks = plan.virtual_stages if plan.pp > 1 else 1
+    return PipelineShape(plan.schedule, plan.pp, chunks, plan.microbatches, training)
+
+
+def cut_ends(rank: RankCosts, plan: Plan, cluster: ClusterSpec | None, *, training: bool) -> IntArray:
+    """Where the virtual stages of `plan` end. Raises InvalidPlan when the graph has too few pieces."""
+    shape = pipeline_shape(plan, training=training)
+    cost = rank.total_s if training else rank.forward_s
+    cut = np.zeros(rank.pieces)
+    if shape.stages > 1 and cluster is not None:
+        crosses = bool(boundary_crosses_node(plan, cluster).any())
+        cut = _message_s(rank.crossing_bytes, crosses, plan, cluster) * (2 if training else 1)
+    return balanced_stages(cost, cut, shape.virtual_stages)
+
+
+def stage_costs(
+    rank: RankCosts,
+    ends: IntArray,
+    plan: Plan,
+    cluster: ClusterSpec | None,
+    dense: Replicas | None,
+    experts: Replicas | None,
+    *,
+    training: bool,
+) -> StageCosts:
+    """Sums of pieces by virtual stage.
+
+    Args:
+        dense, experts: who shares weights; None for one replica.
+    """
+    shape = pipeline_shape(plan, training=training)
+    begins = np.concatenate([[0], ends[:-1]]).astype(np.intp)
+
+    def total(values: FloatArray) -> FloatArray:
+        return np.add.reduceat(values, begins, axis=-1)
+
+    forward, backward, weight = total(rank.forward_s), total(rank.backward_s), total(rank.weight_s)
+    wait, shared = np.zeros(len(ends)), np.zeros(len(ends))
+    if plan.zero == 3 and dense is not None and cluster is not None and dense.count > 1:
+        if shape.splits_backward:
+            raise InvalidPlan(
+                "plan: schedule zero_bubble puts weight gradients off, and zero=3 reduces them piece by "
+                "piece; take schedule 1f1b, or zero of at most 2",
+                field="plan.schedule",
+            )
+        forward, backward, wait, shared = _shared(rank, begins, ends, plan, cluster, dense, experts, training)
+    send_forward, send_backward, message = _messages(rank, ends, plan, cluster, shape)
+    if not shape.splits_backward:
+        weight = np.zeros(len(ends))
+    if not training:
+        backward = np.zeros(len(ends))
+    phases = np.array([[1.0], [1.0 if training else 0.0]])
+    return StageCosts(
+        ends=ends,
+        forward_s=forward,
+        backward_s=backward - weight,
+        weight_s=weight,
+        send_forward_s=send_forward,
+        send_backward_s=send_backward,
+        kernel_s=total(rank.kernel_s) * phases,
+        gap_s=total(rank.gap_s) * phases,
+        exchange_s={group: total(values) * phases for group, values in rank.exchange_s.items()},
+        shared_wait_s=wait,
+        shared_s=shared,
+        message_bytes=message,
+    )
+
+
+def _messages(
+    rank: RankCosts, ends: IntArray, plan: Plan, cluster: ClusterSpec | None, shape: PipelineShape
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(forward s, backward s, bytes forward) of each virtual stage."""
+    forward, backward, sizes = (np.zeros(len(ends)) for _ in range(3))
+    if cluster is None or shape.stages == 1:
+        return forward, backward, sizes
+    crosses = boundary_crosses_node(plan, cluster)[np.arange(len(ends)) % shape.stages]
+    sizes[:-1] = rank.crossing_bytes[ends[:-1] - 1]
+    near, far = (_message_s(sizes, flag, plan, cluster) for flag in (False, True))
+    forward = np.where(crosses, far, near)
+    backward[1:] = forward[:-1]
+    return forward, backward, sizes
+
+
+def _message_s(sizes: FloatArray, crosses: bool, plan: Plan, cluster: ClusterSpec) -> FloatArray:
+    """Time of messages between stages.
+
+    Ranks of one tensor group hold the same tensor: each sends its part, and they gather it on arrival, where
+    that is faster than each sending the whole (Narayanan et al. 2021, section 4.1). With sequence parallelism
+    each holds its own part.
+    """
+    link = _TWO_NODES if crosses else _ONE_LINK
+    whole = collective_time_s("send_recv", sizes, link, cluster)
+    if plan.tp == 1 or plan.sequence_parallel:
+        return whole
+    parts = collective_time_s("send_recv", sizes / plan.tp, link, cluster)
+    gathered = collective_time_s("all_gather", sizes, group_place(plan, "tp", cluster), cluster)
+    return np.minimum(whole, parts + gathered)
+
+
+def _shared(
+    rank: RankCosts,
+    begins: IntArray,
+    ends: IntArray,
+    plan: Plan,
+    cluster: ClusterSpec,
+    dense: Replicas,
+    experts: Replicas | None,
+    training: bool,
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """(forward, backward, waiting, exchanges) of each virtual stage under ZeRO-3."""
+    plain = rank.parameter_bytes - rank.expert_bytes
+    gather = dense.gather_s(plain, cluster)
+    reduce = dense.reduce_s(plain, cluster) if training else np.zeros(rank.pieces)
+    if experts is not None and rank.expert_bytes.any():
+        gather = gather + experts.gather_s(rank.expert_bytes, cluster)
+        if training:
+            reduce = reduce + experts.reduce_s(rank.expert_bytes, cluster)
+    found = np.zeros((4, len(ends)))
+    for q, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        part = slice(begin, end)
+        backward = rank.backward_s[part] if training else np.zeros(end - begin)
+        result = sharded_pass(
+            rank.forward_s[part], backward, gather[part], reduce[part], overlap=plan.overlap
+        )
+        if not training:
+            found[:, q] = result.forward_s, 0.0, result.exposed_s[0], result.exchange_s[0]
+            continue
+        found[:, q] = (
+            result.forward_s,
+            result.backward_s,
+            sum(result.exposed_s),
+            sum(result.exchange_s),
+        )
+    return found[0], found[1], found[2], found[3]

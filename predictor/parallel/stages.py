@@ -1,0 +1,91 @@
+"""Cutting pieces into stages: the slowest as fast as possible, then evenly, where little crosses."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.errors import InvalidPlan
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+# Costs within this share of the best bottleneck count as equal to it.
+_TOLERANCE = 1e-9
+
+
+def balanced_stages(cost_s: FloatArray, cut_s: FloatArray, stages: int) -> IntArray:
+    """Ends of the stages: stage s holds the pieces from ends[s - 1] to ends[s] - 1.
+
+    The largest sum of costs in a stage is as small as any cut allows. Among such cuts the one with the
+    smallest sum of squared stage costs, relative to the largest, plus cut costs is taken: even stages, and
+    boundaries where little crosses.
+
+    Args:
+        cost_s: (k,) time of each piece, forward and backward.
+        cut_s: (k,) time of the messages behind each piece, both ways.
+
+    Raises InvalidPlan when there are fewer pieces than stages.
+    """
+    k = len(cost_s)
+    if stages > k:
+        raise InvalidPlan(
+            f"plan: {stages} pipeline stages, but the graph can be cut into {k} pieces at most; lower pp or "
+            "virtual_stages",
+            field="plan.pp",
+        )
+    if stages == 1:
+        return np.array([k], dtype=np.intp)
+    before = np.concatenate([[0.0], np.cumsum(cost_s)])
+    worst = _bottleneck(before, stages)
+    return _even(before, cut_s, stages, worst * (1 + _TOLERANCE))
+
+
+def _bottleneck(before: FloatArray, stages: int) -> float:
+    """The smallest possible largest stage: bisection over what greedy filling can do."""
+    k = len(before) - 1
+    low = max(float(np.diff(before).max()), float(before[-1]) / stages)
+    high = float(before[-1])
+
+    def ends(limit: float) -> list[int]:
+        found, position = [], 0
+        for _ in range(stages):
+            reach = int(np.searchsorted(before, before[position] + limit * (1 + _TOLERANCE), side="right"))
+            position = min(k, max(reach - 1, position))
+            found.append(position)
+        return found
+
+    if ends(low)[-1] == k:
+        return low
+    while high - low > _TOLERANCE * high:
+        middle = (low + high) / 2
+        if ends(middle)[-1] == k:
+            high = middle
+        else:
+            low = middle
+    # The bottleneck is a sum of whole pieces: that of the cut which the bisection has found.
+    found = [0, *ends(high)]
+    return float(np.diff(before[found]).max())
+
+
+def _even(before: FloatArray, cut_s: FloatArray, stages: int, limit: float) -> IntArray:
+    """The cheapest cut, by dynamic programming over (stages, end), with no stage above `limit`."""
+    k = len(before) - 1
+    sums = before[None, :] - before[:, None]
+    stage_cost = np.where(
+        (sums <= limit) & (np.arange(k + 1)[None, :] > np.arange(k + 1)[:, None]),
+        np.square(sums) / max(limit, 1e-300),
+        np.inf,
+    )
+    best = np.full(k + 1, np.inf)
+    best[0] = 0.0
+    choice = np.zeros((stages, k + 1), dtype=np.intp)
+    cuts = np.concatenate([[0.0], cut_s[:-1], [0.0]])
+    for stage in range(stages):
+        total = best[:, None] + stage_cost
+        choice[stage] = total.argmin(axis=0)
+        best = total.min(axis=0) + cuts
+    ends = [k]
+    for stage in range(stages - 1, 0, -1):
+        ends.append(int(choice[stage, ends[-1]]))
+    return np.array(ends[::-1], dtype=np.intp)
