@@ -1,12 +1,13 @@
 """Average board power of a job: how much it would like to draw, and what the power limit leaves of that.
 
-    demand   = base demand * exp(correction)            a share of (default limit - idle); can exceed 1
-    fraction = soft minimum of 1 and demand / headroom  headroom = (limit - idle) / (default limit - idle)
+    demand   = base demand * exp(trees + memory)    a share of (default limit - idle); can exceed 1
+    fraction = soft minimum of 1 and demand / headroom    headroom = (limit - idle) / (default limit - idle)
     W        = idle + fraction * (limit - idle)
 
-The base turns the job's utilisation into a demand; trees correct it from dimensionless features. Neither sees
-watts, FLOPs, seconds or the limit, so a device nobody measured is placed on the same scale, the answer never
-leaves [idle, limit], and a higher limit never means fewer watts.
+The base turns the job's utilisation into a demand; trees correct its trend, and the memory lends what jobs
+alike left unexplained (models.power_memory). None of them sees watts, FLOPs, seconds or the limit, so a
+device nobody measured is placed on the same scale, the answer never leaves [idle, limit], and a higher limit
+never means fewer watts. The same demand says how a cap stretches the kernels (models.power_cap).
 
 Idle draw: the device's own figure where a document states one, else IDLE_FRACTION of its default limit. The
 lowest readings of the training rows are 0.156 (V100) and 0.158 (P100) of the limit, with a context open and
@@ -15,20 +16,22 @@ the device waiting for the host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, fsum, log
+from math import exp, log
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from predictor.features.work import Program
+from predictor.errors import InvalidBundle
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.device_identity import is_known
-from predictor.models.recurrent import streamed_bytes
+from predictor.models.power_cap import CapCurve, CapReading, carried, fit_curve
+from predictor.models.power_memory import JobMemory
+from predictor.models.power_profile import TINY_S, JobProfile
 from predictor.types import Interval
 
 FloatArray = NDArray[np.float64]
@@ -38,75 +41,15 @@ BOOSTER = "demand"
 IDLE_FRACTION = 0.13
 _LAUNCH_S = 5e-6
 _EDGE = 0.005
-_TINY_S = 1e-12
 _TINY_HEADROOM = 1e-3
 # Chips that spend all of their limit (Volta and Turing boards) have about this many joules per FP32 FLOP of
 # peak.
 _REFERENCE_J_PER_FLOP = 16e-12
+# No demand is known better than this, whatever the rows say: readings of one job differ by as much.
+METER_LOG_SPREAD = 0.03
 
-
-@dataclass(frozen=True, slots=True)
-class JobProfile:
-    """How a job would use a device without a power cap; times are per iteration and per device.
-
-    Attributes:
-        iteration_s: duration of the iteration.
-        busy_s: time with a kernel running.
-        compute_s: time the FLOPs would take at the device's peak rates, each op at the rate of its
-        arithmetic. memory_s: time the bytes would take at peak bandwidth. matrix_s: the part of `busy_s` in
-        ops that are mostly products or convolutions. launch_count: kernels launched.
-    """
-
-    iteration_s: float
-    busy_s: float
-    compute_s: float
-    memory_s: float
-    matrix_s: float
-    launch_count: int
-
-
-def job_profile(
-    program: Program, time_s: FloatArray, device: DeviceSpec, launch_s: float, communication_s: float = 0.0
-) -> JobProfile:
-    """How `program` uses `device` without a power cap.
-
-    Args:
-        program: one device's iteration.
-        time_s: (ops,) predicted kernel time of each op.
-        device: sets the peaks.
-        launch_s: host time per kernel launch.
-        communication_s: exposed communication, added to the iteration.
-    """
-    busy_s = float(time_s.sum())
-    works = [op.work for op in program.ops]
-    launches = sum(work.launch_count for work in works)
-    matrix = np.array([2 * work.matrix_flops > work.flops for work in works], dtype=bool)
-    vector_rate = device.vector_flops_per_s
-    return JobProfile(
-        iteration_s=max(busy_s, launches * launch_s) + communication_s,
-        busy_s=busy_s,
-        compute_s=fsum(
-            work.matrix_flops / device.matrix_flops_per_s.get(work.compute.value, vector_rate)
-            + work.vector_flops / vector_rate
-            for work in works
-        ),
-        memory_s=fsum(work.moved_bytes + streamed_bytes(work, device) for work in works)
-        / device.memory_bytes_per_s,
-        matrix_s=float(time_s[matrix].sum()),
-        launch_count=launches,
-    )
-
-
-FEATURES: tuple[str, ...] = (
-    "busy_fraction",
-    "compute_utilisation",
-    "memory_utilisation",
-    "log_compute_over_memory",
-    "matrix_fraction",
-    "log_kernel_over_launch",
-    "log_base_demand",
-)
-MONOTONE: tuple[int, ...] = (0, 0, 0, 0, 0, 1, 1)
+FEATURES: tuple[str, ...] = ("log_kernel_over_launch", "log_base_demand")
+MONOTONE: tuple[int, ...] = (1, 1)
 """Longer kernels and a larger base demand mean more."""
 
 
@@ -116,29 +59,54 @@ class PowerBase:
 
     Attributes:
         busy, compute, memory: weights of a running kernel, of FLOPs at peak, of bytes at peak.
-        kernel: kernels of this many launch times leave the device waiting for the host half of the time.
+        fill: kernels of this many launch times reach half of `busy`: shorter ones leave cores idle.
+        kernel, duty_sharpness: kernels of `kernel` launch times are about as long as the host takes to launch
+            one; duty = (1 + (kernel / duration)^s)^(-1/s).
         density: chips with few peak FLOPs per watt of limit cannot spend that limit (P100: 178 W of 250 W at
             full load, RTX 6000: 252 W of 260 W); demand falls with that ratio to this power.
         sharpness: how sharply the limit clips; infinite is a hard minimum.
+        active: demand while kernels run, over what the mean says of it. share, contrast: the part of kernel
+            time that follows the clock, and how it grows with compute over memory utilisation.
+        clock_sharpness: how sharply a cap clips the clock.
     """
 
     busy: float
     compute: float
     memory: float
+    fill: float
     kernel: float
+    duty_sharpness: float
     density: float
     sharpness: float
+    active: float
+    share: float
+    contrast: float
+    clock_sharpness: float
+
+    def duty(self, inputs: FloatArray) -> FloatArray:
+        """(...,) shares of the time in which kernels run, of `base_inputs` rows (..., 5)."""
+        waiting = self.kernel / inputs[..., 1]
+        duty = inputs[..., 0] * (1.0 + waiting**self.duty_sharpness) ** (-1.0 / self.duty_sharpness)
+        return np.asarray(duty, dtype=np.float64)
+
+    def load(self, inputs: FloatArray) -> FloatArray:
+        """(...,) demands while kernels run, over (default limit - idle)."""
+        _, kernel, compute, memory, density = np.moveaxis(inputs, -1, 0)
+        busy = self.busy * kernel / (kernel + self.fill)
+        load = (busy + self.compute * compute + self.memory * memory) * density**-self.density
+        return np.asarray(load, dtype=np.float64)
 
     def demand(self, inputs: FloatArray) -> FloatArray:
-        """(...,) demands of `base_inputs` rows (..., 5), over (default limit - idle)."""
-        running, kernel, compute, memory, density = np.moveaxis(inputs, -1, 0)
-        duty = running * kernel / (kernel + self.kernel)
-        load = self.busy + self.compute * compute + self.memory * memory
-        return np.asarray(duty * load * density**-self.density, dtype=np.float64)
+        """(...,) mean demands over (default limit - idle)."""
+        return self.duty(inputs) * self.load(inputs)
 
-    def fraction(self, demand: FloatArray, room: FloatArray) -> FloatArray:
+    def share_of(self, inputs: FloatArray) -> FloatArray:
+        """(...,) parts of kernel time that follow the clock."""
+        return np.clip(self.share + self.contrast * (inputs[..., 2] - inputs[..., 3]), 0.05, 1.0)
+
+    def fraction(self, demand: ArrayLike, room: ArrayLike) -> FloatArray:
         """Shares (W - idle) / (limit - idle) under the `headroom` `room`, kept away from 0 and 1."""
-        ratio = demand / np.maximum(room, _TINY_HEADROOM)
+        ratio = np.asarray(demand) / np.maximum(room, _TINY_HEADROOM)
         clipped = ratio / (1.0 + ratio**self.sharpness) ** (1.0 / self.sharpness)
         return np.asarray(np.clip(clipped, _EDGE, 1 - _EDGE), dtype=np.float64)
 
@@ -155,21 +123,15 @@ def base_inputs(profile: JobProfile, device: DeviceSpec) -> FloatArray:
     Share of time with a kernel running, kernel duration over launch time, FLOP time and byte time at peak
     over running time, joules per peak FLOP over the reference.
     """
-    running = max(profile.busy_s, _TINY_S)
     return np.array(
         [
-            running / max(profile.iteration_s, _TINY_S),
-            _kernel_over_launch(profile),
-            profile.compute_s / running,
-            profile.memory_s / running,
+            max(profile.busy_s, TINY_S) / max(profile.iteration_s, TINY_S),
+            profile.kernel_s / _LAUNCH_S,
+            profile.compute_utilisation,
+            profile.memory_utilisation,
             device.tdp_w / device.vector_flops_per_s / _REFERENCE_J_PER_FLOP,
         ]
     )
-
-
-def _kernel_over_launch(profile: JobProfile) -> float:
-    """Mean kernel duration over the host time of one launch."""
-    return max(profile.busy_s, _TINY_S) / max(1, profile.launch_count) / _LAUNCH_S
 
 
 def idle_power_w(device: DeviceSpec) -> float:
@@ -189,34 +151,34 @@ def headroom(device: DeviceSpec, power_limit_w: float | None) -> float:
     return (limit_w(device, power_limit_w) - idle) / (device.tdp_w - idle)
 
 
-def power_features(profile: JobProfile, device: DeviceSpec, base: PowerBase) -> FloatArray:
-    """One row in the order of FEATURES."""
-    total, busy = max(profile.iteration_s, _TINY_S), max(profile.busy_s, _TINY_S)
-    demand = float(base.demand(base_inputs(profile, device)))
-    return np.array(
-        [
-            busy / total,
-            profile.compute_s / total,
-            profile.memory_s / total,
-            log(max(profile.compute_s, _TINY_S) / max(profile.memory_s, _TINY_S)),
-            profile.matrix_s / busy,
-            log(_kernel_over_launch(profile)),
-            log(max(demand, _TINY_S)),
-        ]
-    )
+def power_features(inputs: FloatArray, base: PowerBase) -> FloatArray:
+    """(..., 2) rows in the order of FEATURES, of `base_inputs` rows (..., 5)."""
+    demand = np.log(np.maximum(base.demand(inputs), 1e-9))
+    return np.stack([np.log(inputs[..., 1]), demand], axis=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A measured run of one job on one device: the cap, seconds of anything fixed, average watts."""
+
+    power_limit_w: float | None
+    time_s: float
+    power_w: float
 
 
 class PowerModel:
-    """Average board power of a job on any device."""
+    """Average board power of a job on any device, and what a cap does to its time."""
 
     def __init__(self, params: Mapping[str, Any], booster: Any) -> None:
         """`params` as training wrote them, `booster` the xgboost.Booster of the correction."""
+        if "memory" not in params:
+            raise InvalidBundle("power: trained by an earlier version; run `perfcast train`")
         self._booster = booster
         self.base = PowerBase(**params["base"])
-        self._ranges = np.array(params["feature_ranges"], dtype=np.float64)
+        self.memory = JobMemory.from_json(params["memory"])
+        self._ranges = np.array(params["input_ranges"], dtype=np.float64)
         self._devices = np.array(params["devices"], dtype=np.float64)
         self._spread: Mapping[str, float] = params["log_spread"]
-        self.clock_exponent = float(params["clock_exponent"])
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> PowerModel:
@@ -232,40 +194,94 @@ class PowerModel:
         self, profile: JobProfile, device: DeviceSpec, power_limit_w: float | None = None
     ) -> Interval:
         """Average watts of one device over the iteration; idle <= low <= value <= high <= limit."""
+        demand, spread = self.demand(profile, device), self._spread[self.situation(profile, device)]
+        return self.watts(device, power_limit_w, demand, spread)
+
+    def watts(
+        self, device: DeviceSpec, power_limit_w: float | None, demand: float, spread: float
+    ) -> Interval:
+        """Watts of a demand that is known up to a factor of exp(spread)."""
         idle, limit = idle_power_w(device), limit_w(device, power_limit_w)
-        demand, room = self.demand(profile, device), headroom(device, power_limit_w)
-        value = idle + float(self.base.fraction(np.array(demand), np.array(room))) * (limit - idle)
-        known = "known_device" if is_known(device, self._devices) else "new_device"
-        factor = exp(self._spread[known])
-        return Interval(value, max(idle, value / factor), min(limit, value * factor))
+        room = headroom(device, power_limit_w)
+        demands = demand * np.exp([0.0, -spread, spread])
+        value, low, high = idle + self.base.fraction(demands, room) * (limit - idle)
+        meter = exp(METER_LOG_SPREAD)
+        return Interval(float(value), max(idle, float(low) / meter), min(limit, float(high) * meter))
+
+    def situation(self, profile: JobProfile, device: DeviceSpec) -> str:
+        """How much like the measured ones a question is: what its interval is calibrated on."""
+        known_device = is_known(device, self._devices)
+        if self.memory.nearness(profile.signature) < _ALIKE:
+            return "new_job" if known_device else "new_device_and_job"
+        return "known" if known_device else "new_device"
 
     def demand(self, profile: JobProfile, device: DeviceSpec) -> float:
         """Dynamic power without any limit, over (default limit - idle)."""
-        row = power_features(profile, device, self.base)
+        row = power_features(base_inputs(profile, device), self.base)
         correction = float(self._booster.inplace_predict(row[None, :].astype(np.float32))[0])
-        return exp(float(row[-1]) + correction)
+        return exp(float(row[-1]) + correction + self.memory.recall(profile.signature))
 
     def out_of_range(self, profile: JobProfile, device: DeviceSpec) -> bool:
         """True when a utilisation lies outside what the model was trained on."""
-        row = power_features(profile, device, self.base)
+        row = base_inputs(profile, device)
         low, high = self._ranges
         return bool(((row < low) | (row > high)).any())
 
-    def slowdown(self, profile: JobProfile, device: DeviceSpec, power_limit_w: float | None) -> float:
-        """Factor on kernel time under a software cap; 1 where the job stays below it.
+    def curve(self, profile: JobProfile, device: DeviceSpec) -> CapCurve:
+        """How the job slows down under a cap."""
+        inputs, base = base_inputs(profile, device), self.base
+        return CapCurve(
+            demand=base.active * float(base.load(inputs)),
+            share=float(base.share_of(inputs)),
+            duty=float(base.duty(inputs)),
+            sharpness=base.clock_sharpness,
+        )
 
-        Dynamic power goes with clock^exponent (fitted on capped runs): a job that would draw D above idle
-        while its kernels run, and may draw C, runs (D / C)^(1 / exponent) times as long.
-        """
+    def slowdown(self, profile: JobProfile, device: DeviceSpec, power_limit_w: float | None) -> float:
+        """Factor on kernel time under a software cap, relative to the default limit; at least 1."""
         if power_limit_w is None or power_limit_w >= device.tdp_w:
             return 1.0
-        ratio = self.power_ratio(profile, device, power_limit_w)
-        return float(ratio ** (1.0 / self.clock_exponent))
+        curve = self.curve(profile, device)
+        return max(1.0, float(curve.kernel_slowdown(headroom(device, power_limit_w))))
 
-    def power_ratio(self, profile: JobProfile, device: DeviceSpec, power_limit_w: float) -> float:
-        """Dynamic power while kernels run without a cap, over what the cap leaves for it; at least 1."""
-        idle, limit = idle_power_w(device), limit_w(device, power_limit_w)
-        duty = min(1.0, max(profile.busy_s / max(profile.iteration_s, _TINY_S), 0.05))
-        free = self.predict(profile, device, None).value
-        active = min(device.tdp_w, idle + (free - idle) / duty)
-        return max(1.0, float((active - idle) / (limit - idle)))
+    def anchored(
+        self,
+        profile: JobProfile,
+        device: DeviceSpec,
+        readings: Sequence[Reading],
+        power_limit_w: float | None,
+    ) -> tuple[float, float]:
+        """(seconds, watts) under a cap, from readings of the same job at other caps.
+
+        The curve of the job is moved to the readings, and what it leaves there is carried to near caps.
+        """
+        points = [CapReading(headroom(device, r.power_limit_w), r.time_s, r.power_w) for r in readings]
+        room = headroom(device, power_limit_w)
+        curve, base = fit_curve(self.curve(profile, device), points)
+        rooms = np.array([point.room for point in points])
+        left = np.log([point.time_s for point in points]) - base - np.log(curve.stretch(rooms))
+        time_s = exp(base + log(float(curve.stretch(room))) + carried(room, points, left))
+        return time_s, self._anchored_watts(profile, device, readings, points, power_limit_w)
+
+    def _anchored_watts(
+        self,
+        profile: JobProfile,
+        device: DeviceSpec,
+        readings: Sequence[Reading],
+        points: Sequence[CapReading],
+        power_limit_w: float | None,
+    ) -> float:
+        measured = np.log([reading.power_w for reading in readings])
+        demands = self.demand(profile, device) * np.exp(_SHIFTS)
+        table = np.log(
+            [[self.watts(device, r.power_limit_w, demand, 0.0).value for r in readings] for demand in demands]
+        )
+        loss = np.square(measured - table).sum(axis=1) + _RESISTANCE * np.square(_SHIFTS / _SHIFT_SCALE)
+        best = int(np.argmin(loss))
+        value = self.watts(device, power_limit_w, float(demands[best]), 0.0).value
+        return value * exp(carried(headroom(device, power_limit_w), points, measured - table[best]))
+
+
+_ALIKE = 0.5
+_SHIFTS = np.linspace(-1.2, 1.2, 97)
+_SHIFT_SCALE, _RESISTANCE = 0.3, 5e-4

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from predictor.errors import InvalidData
 from predictor.features.work import OpWork, Program
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.power import JobProfile, job_profile
+from predictor.models.power_profile import JobProfile, job_profile
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from predictor.compose.interval import log_interval
 from predictor.compose.time import LAUNCH_S, ProgramCosts, TimeCost
 from predictor.features.work import Program
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.power import JobProfile, PowerModel, idle_power_w, job_profile
+from predictor.models.power import PowerModel, idle_power_w
+from predictor.models.power_profile import JobProfile, job_profile
 from predictor.parallel.plan import Plan
 from predictor.types import Interval, Runtime
 

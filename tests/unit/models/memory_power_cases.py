@@ -14,7 +14,7 @@ from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
 from predictor.models.memory import FEATURES, memory_features, workspace_potential_bytes
 from predictor.models.memory_training import MemoryRows, train_memory
-from predictor.models.power import JobProfile
+from predictor.models.power_profile import JobProfile
 from predictor.models.power_rows import PowerSample
 from predictor.types import Mode, Optimizer, Precision, Runtime
 from predictor.units import MIB
