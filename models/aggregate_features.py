@@ -232,7 +232,8 @@ def device_facts(device: DeviceSpec) -> DeviceFacts:
 def roofline_s(table: WorkTable, facts: DeviceFacts) -> tuple[FloatArray, FloatArray]:
     """(n,) seconds at the rated peak, and (n,) seconds to move the bytes: no correction may go below."""
     n = table.numbers
-    compute = n[:, MATRIX_FLOPS] / facts.peaks[table.compute]
+    rate = np.where(convolution_facts(table).is_depthwise, facts.vector_rate, facts.peaks[table.compute])
+    compute = n[:, MATRIX_FLOPS] / rate
     moved = np.maximum(n[:, READ_BYTES] + n[:, WRITE_BYTES], 1.0)
     return np.maximum(compute, n[:, VECTOR_FLOPS] / facts.vector_rate), moved / facts.bandwidth
 

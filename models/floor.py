@@ -57,7 +57,7 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
     """Floors of all works in order. Views (no kernel, no bytes) cost 0, and so does what links carry."""
     matrix_flops = np.array([work.matrix_flops for work in works], dtype=np.float64)
     vector_flops = np.array([work.vector_flops for work in works], dtype=np.float64)
-    rate = np.array([sustained_matrix_rate(device, work.compute) for work in works], dtype=np.float64)
+    rate = np.array([_matrix_rate(work, device) for work in works], dtype=np.float64)
     launches = np.array(
         [work.launch_count if runs_on_device(work) else 0 for work in works], dtype=np.float64
     )
@@ -94,10 +94,24 @@ def matrix_efficiency(works: Sequence[OpWork], device: DeviceSpec) -> FloatArray
         best = tile_efficiencies(products(selected), device.core_count).max(axis=1)
         grouped = np.array([_is_grouped(work) for work in selected])
         efficiency[tiled] = np.where(grouped, np.maximum(best, _GROUPED_EFFICIENCY), best)
+        efficiency[[i for i in tiled if is_depthwise(works[i])]] = 1.0
     for i, work in enumerate(works):
         if isinstance(work.shape, AttentionShape):
             efficiency[i] = _ATTENTION_EFFICIENCY
     return efficiency
+
+
+def _matrix_rate(work: OpWork, device: DeviceSpec) -> float:
+    """Rate of the unit that can run a work: a depthwise convolution has no matrix to multiply."""
+    if is_depthwise(work) and device.kind is DeviceKind.GPU:
+        return device.vector_flops_per_s
+    return sustained_matrix_rate(device, work.compute)
+
+
+def is_depthwise(work: OpWork) -> bool:
+    """A convolution of one input channel a group."""
+    shape = work.shape
+    return isinstance(shape, Convolution) and shape.groups == shape.in_channels > 1
 
 
 def _is_grouped(work: OpWork) -> bool:

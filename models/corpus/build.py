@@ -144,7 +144,7 @@ def write_table(frame: pl.DataFrame, corpus: Path, name: str) -> None:
 
 def _build(source: Source, root: Path, out: Path, progress: Progress) -> CorpusEntry:
     reader = import_module(f"predictor.models.corpus.{source.reader}")
-    frame = conform(reader.read(root / source.id), source.id)
+    frame = conform(reader.read(source.folder(root)), source.id)
     write_table(frame, out, source.id)
     if source.id in BUILT_WITH.values():
         from predictor.models.corpus.memory_features import write_memory_features

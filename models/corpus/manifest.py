@@ -24,7 +24,10 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One publisher's measurements. `reader` names the module of predictor.models.corpus that cleans them."""
+    """One publisher's measurements. `reader` names the module of predictor.models.corpus that cleans them.
+
+    `shares` names another source in whose folder its files lie.
+    """
 
     id: str
     reader: str
@@ -32,13 +35,18 @@ class Source:
     commit: str
     licence: str
     files: tuple[SourceFile, ...]
+    shares: str = ""
+
+    def folder(self, root: Path) -> Path:
+        """Where its files lie."""
+        return root / (self.shares or self.id)
 
     def verify(self, root: Path) -> None:
-        """Compares every file below `root`/id with its hash.
+        """Compares every file of its folder with its hash.
 
         Raises InvalidData naming the file and, on a mismatch, both hashes.
         """
-        folder = root / self.id
+        folder = self.folder(root)
         for file in self.files:
             path = folder / file.path
             if not path.is_file():
@@ -76,6 +84,7 @@ def load_manifest(path: Path = _MANIFEST) -> Mapping[str, Source]:
             commit=entry["commit"],
             licence=entry["licence"],
             files=tuple(SourceFile(f["path"], f["upstream_path"], f["sha256"]) for f in entry["files"]),
+            shares=entry.get("shares", ""),
         )
         for entry in entries
     }

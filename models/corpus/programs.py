@@ -131,7 +131,7 @@ def load_programs(source: str, corpus: Path, graphs: Iterable[str] | None = None
         files = [path for path in files if path in chosen]
     if not files:
         raise InvalidData(f"{folder}: no programs there; run `perfcast corpus build --source {source}` first")
-    frame = pl.concat([pl.read_parquet(path) for path in files])
+    frame = pl.concat([pl.read_parquet(path) for path in files], how="vertical_relaxed")
     return StoredPrograms(_programs(frame))
 
 
@@ -192,7 +192,7 @@ def _frame(source: str, root: Path, name: str, wanted: list[tuple[Job, int]], ve
                 (together[0][affine.index(i)], together[1]) if i in affine else _alone(programs[i][0])
             )
             parts.append(_part(job, batch, works, count, programs[i][1], version))
-    return pl.concat(parts)
+    return pl.concat(parts, how="vertical_relaxed")
 
 
 def _program(graph: Graph, job: Job) -> tuple[list[OpWork], int]:
