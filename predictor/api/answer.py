@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from predictor.api.notices import NOTABLE_FRACTION, notices
-from predictor.compose.energy import compose_energy, slowdown_under_cap
-from predictor.compose.memory import compose_memory
-from predictor.compose.time import ProgramCosts, compose_time
+from predictor.compose.energy import EnergyCost, compose_energy, slowdown_under_cap
+from predictor.compose.memory import MemoryCost, compose_memory
+from predictor.compose.time import ProgramCosts, TimeCost, compose_time
 from predictor.features.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import MemoryModel
@@ -43,9 +43,35 @@ def assemble(
     energy = compose_energy(
         program, costs, time, device, plan, request.runtime, request.power_limit_w, power_model
     )
+    return prediction_of(
+        request,
+        program=program,
+        samples=program.batch * plan.dp,
+        time=time,
+        memory=memory,
+        energy=energy,
+        device=device,
+        cluster=cluster,
+        bundle_id=bundle_id,
+    )
+
+
+def prediction_of(
+    request: PredictionRequest,
+    *,
+    program: Program,
+    samples: int,
+    time: TimeCost,
+    memory: MemoryCost,
+    energy: EnergyCost,
+    device: DeviceSpec,
+    cluster: ClusterSpec | None,
+    bundle_id: str,
+) -> Prediction:
+    """The parts of an answer, put together; `samples` are those of one iteration over all devices."""
     return Prediction(
         iteration_time_s=time.iteration,
-        throughput_samples_per_s=time.iteration.inverse(program.batch * plan.dp),
+        throughput_samples_per_s=time.iteration.inverse(samples),
         device_peak_bytes=memory.device_peak,
         allocator_peak_bytes=memory.allocator_peak,
         fits=memory.fits,
@@ -58,7 +84,7 @@ def assemble(
         bundle=bundle_id,
         graph=program.fingerprint,
         device=device.id,
-        device_count=plan.device_count,
+        device_count=request.plan.device_count,
         capacity_bytes=float(memory.capacity_bytes),
         out_of_range=time.out_of_range_fraction > NOTABLE_FRACTION
         or memory.out_of_range

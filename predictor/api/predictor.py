@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.api.answer import assemble
 from predictor.api.explain import explain_program
+from predictor.api.plan_answer import assemble_plan
 from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
+from predictor.compose.energy import program_profile
+from predictor.compose.plan_cost import is_plain
 from predictor.compose.time import ProgramCosts, price_program
 from predictor.errors import InvalidGraph, InvalidPlan, InvalidRequest, PerfcastError
 from predictor.features.graph import Graph
@@ -25,6 +28,9 @@ from predictor.models.bundle import Bundle
 from predictor.models.memory import MemoryModel
 from predictor.models.op_time import OpTimeModel
 from predictor.models.power import PowerModel
+from predictor.models.power_profile import JobProfile
+from predictor.parallel.plan import Plan
+from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
 from predictor.request import PredictionRequest
 from predictor.types import Explanation, Prediction
 
@@ -37,10 +43,19 @@ class Resolved:
     """A request with every name looked up."""
 
     request: PredictionRequest
-    program: Program
+    rank: RankProgram
     device: DeviceSpec
     cluster: ClusterSpec | None
     costs: ProgramCosts
+
+
+@dataclass(frozen=True, slots=True)
+class PowerJob:
+    """One device's part of a job as the power model sees it, and that model."""
+
+    profile: JobProfile
+    device: DeviceSpec
+    model: PowerModel
 
 
 class Predictor:
@@ -54,6 +69,7 @@ class Predictor:
         self._sources = GraphSources()
         # By size, so that large models cannot fill the memory: with the graphs about 150 MB when full.
         self._programs: Memo[Hashable, Program] = Memo(100_000, lambda program: len(program.ops))
+        self._ranks: Memo[Hashable, RankProgram] = Memo(200_000, lambda rank: len(rank.program.ops))
         self._costs: Memo[Hashable, ProgramCosts] = Memo(1_000_000, lambda costs: len(costs.index))
         self._answers: Memo[Hashable, Prediction] = Memo(16384)
 
@@ -111,15 +127,32 @@ class Predictor:
         """The prediction with its op groups, most expensive first."""
         resolved = self._resolve(request)
         prediction = self.predict(request)
-        return Explanation(prediction, explain_program(resolved.program, resolved.costs))
+        return Explanation(prediction, explain_program(resolved.rank.program, resolved.costs))
+
+    def power_job(self, request: PredictionRequest) -> PowerJob:
+        """What the power model sees of a request: for studies over caps. Raises what `predict` raises."""
+        resolved = self._resolve(request)
+        profile = program_profile(resolved.rank.program, resolved.costs, resolved.device, request.runtime)
+        return PowerJob(profile, resolved.device, self._power)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Predictor.load, (self._bundle.path,)
 
     def _answer(self, resolved: Resolved) -> Prediction:
+        if not is_plain(resolved.request.plan):
+            return assemble_plan(
+                resolved.request,
+                rank=resolved.rank,
+                costs=resolved.costs,
+                device=resolved.device,
+                cluster=resolved.cluster,
+                memory_model=self._memory,
+                power_model=self._power,
+                bundle_id=self.bundle_id,
+            )
         return assemble(
             resolved.request,
-            program=resolved.program,
+            program=resolved.rank.program,
             costs=resolved.costs,
             device=resolved.device,
             cluster=resolved.cluster,
@@ -133,28 +166,33 @@ class Predictor:
 
         device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
         cluster = _cluster(request, device)
-        program_key, program = self._program(request)
+        program_key, rank = self._rank(request)
         costs = self._costs.get_or(
-            (program_key, _device_key(device)), lambda: price_program(program, device, self._op_time)
+            (program_key, _device_key(device)), lambda: price_program(rank.program, device, self._op_time)
         )
         if not costs.time_s.any():
             raise InvalidGraph(
                 "the graph computes nothing: no op of it runs a kernel (constants, shapes and views cost "
                 "nothing); check that its outputs depend on its inputs"
             )
-        return Resolved(request, program, device, cluster, costs)
+        return Resolved(request, rank, device, cluster, costs)
 
-    def _program(self, request: PredictionRequest) -> tuple[Hashable, Program]:
-        """One replica's iteration, and what it is remembered under."""
+    def _rank(self, request: PredictionRequest) -> tuple[Hashable, RankProgram]:
+        """One microbatch of one rank, and what its program is remembered under."""
         binding = Binding(_local_batch(request), request.dims, request.input_shapes)
         options = (request.mode, request.precision, request.optimizer, request.runtime, request.strict)
-        source = request.graph
+        source, plan = request.graph, request.plan
         if not isinstance(source, str | bytes | os.PathLike | Graph):
             key: Hashable = (source.key, binding.batch, *options)
-            return key, self._programs.get_or(key, lambda: _captured(source, binding, request))
+            program = self._programs.get_or(key, lambda: _captured(source, binding, request))
+            return key, captured_rank(program, plan)
         graph = self._sources.graph(source, binding)
         key = (graph.fingerprint, graph.notes, *options)
-        return key, self._programs.get_or(key, lambda: _program(graph, request))
+        if is_plain(plan):
+            program = self._programs.get_or(key, lambda: _program(graph, request))
+            return key, RankProgram(program, None, None)
+        key = (*key, shard_key(plan))
+        return key, self._ranks.get_or(key, lambda: _rank_program(graph, request))
 
     def _request_key(self, request: PredictionRequest) -> Hashable:
         device = request.device if isinstance(request.device, str) else _device_key(request.device)
@@ -223,23 +261,41 @@ def _program(graph: Graph, request: PredictionRequest) -> Program:
     )
 
 
+def _rank_program(graph: Graph, request: PredictionRequest) -> RankProgram:
+    return rank_program(
+        graph,
+        request.plan,
+        mode=request.mode,
+        precision=request.precision,
+        optimizer=request.optimizer,
+        runtime=request.runtime,
+        strict=request.strict,
+    )
+
+
 def _local_batch(request: PredictionRequest) -> int | None:
-    replicas = request.plan.dp
-    if replicas == 1 or isinstance(request.graph, Graph):
+    """Samples of one microbatch of one replica."""
+    replicas, parts = request.plan.dp, request.plan.microbatches
+    if replicas * parts == 1 or isinstance(request.graph, Graph):
         return request.batch
     if request.batch is None:
         raise InvalidRequest(
-            f"plan: {replicas} replicas share the global batch, and no batch is given; add --batch N",
+            f"plan: {replicas} replicas share the global batch, and no batch is given; add --batch N"
+            if parts == 1
+            else f"plan: {replicas * parts} microbatches share the global batch, and no batch is given; add "
+            "--batch N",
             field="batch",
         )
-    if request.batch % replicas:
-        below = request.batch // replicas * replicas
-        near = f"{below} or {below + replicas}" if below else str(replicas)
+    if request.batch % (replicas * parts):
+        whole = replicas * parts
+        below = request.batch // whole * whole
+        near = f"{below} or {below + whole}" if below else str(whole)
+        over = f"dp={replicas} replicas" + (f" in {parts} microbatches each" if parts > 1 else "")
         raise InvalidPlan(
-            f"plan: batch {request.batch} does not divide over dp={replicas} replicas; try batch {near}",
+            f"plan: batch {request.batch} does not divide over {over}; try batch {near}",
             field="batch",
         )
-    return request.batch // replicas
+    return request.batch // (replicas * parts)
 
 
 def _cluster(request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:
@@ -251,8 +307,12 @@ def _cluster(request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | No
     cluster = find_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
     if count > cluster.device_count:
         raise InvalidPlan(
-            f"plan: {count} devices, but cluster {cluster.id} has {cluster.device_count}; lower dp or name a "
-            "larger one",
-            field="plan.dp",
+            f"plan: {count} devices, but cluster {cluster.id} has {cluster.device_count}; lower "
+            f"{_largest_axis(request.plan)} or name a larger one",
+            field=f"plan.{_largest_axis(request.plan)}",
         )
     return cluster
+
+
+def _largest_axis(plan: Plan) -> str:
+    return max(("dp", "tp", "pp", "cp"), key=lambda name: int(getattr(plan, name)))

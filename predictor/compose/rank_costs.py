@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.compose.interval import FloatArray
-from predictor.features.graph import Graph
 from predictor.features.layers import Segments
 from predictor.features.work import Collective, OpWork, Phase, Program, Transfer
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import collective_time_s
 from predictor.parallel.placement import group_place
 from predictor.parallel.plan import Plan
+from predictor.parallel.rank_program import RankProgram
 
 IntArray = NDArray[np.intp]
 
@@ -83,29 +83,21 @@ class RankCosts:
 
 
 def rank_costs(
-    graph: Graph,
-    pieces: Segments,
-    program: Program,
-    kernel_s: FloatArray,
-    stretch: float,
-    plan: Plan,
-    cluster: ClusterSpec | None,
-    experts: frozenset[str] = frozenset(),
+    rank: RankProgram, kernel_s: FloatArray, stretch: float, plan: Plan, cluster: ClusterSpec | None
 ) -> RankCosts:
-    """Costs of `program`, which is that of `graph` for one microbatch.
+    """Costs of one microbatch of `rank`.
 
     Args:
-        graph: of one rank, lowered and sharded; `pieces` are its own.
         kernel_s: (ops,) device time of each op, exchanges 0.
         stretch: factor on device time that accounts for the host's launches.
         plan, cluster: where the groups of the exchanges lie.
-        experts: names of parameters that differ between expert ranks.
     """
+    program, pieces = rank.program, rank.pieces
     phases = np.array([_PHASES[op.work.phase] for op in program.ops], dtype=np.intp)
     piece = _piece_of_ops(pieces, program, phases)
     exchange_s, owner = _exchanges(program, kernel_s, plan, cluster)
     spent_s = kernel_s * stretch + exchange_s
-    count = len(pieces)
+    count = 1 if pieces is None else len(pieces)
 
     def by_piece(values: FloatArray, chosen: NDArray[np.bool_] | None = None) -> FloatArray:
         rows = []
@@ -122,7 +114,7 @@ def rank_costs(
         [op.work.shape.sent_bytes if isinstance(op.work.shape, Transfer) else 0.0 for op in program.ops]
     )
     weight = np.array([is_weight_gradient(op.work) for op in program.ops], dtype=bool)
-    owned, expert_owned, tied = _weights(graph, pieces, experts)
+    owned, expert_owned, tied = _weights(rank)
     step_s = float(kernel_s[phases == _OPTIMIZER].sum())
     return RankCosts(
         forward_s=total[0],
@@ -134,11 +126,9 @@ def rank_costs(
         sent_bytes={group: by_piece(sent, mask) for group, mask in masks.items()},
         parameter_bytes=owned,
         expert_bytes=expert_owned,
-        crossing_bytes=np.array(
-            [float(sum(graph.values[name].size_bytes for name in names)) for names in pieces.crossing]
-        ),
+        crossing_bytes=_crossing_bytes(rank),
         optimizer_s=np.array([step_s, step_s * (stretch - 1.0)]),
-        gradients=_gradients(program, spent_s, phases, piece, count, experts),
+        gradients=_gradients(program, spent_s, phases, piece, count, rank.experts),
         tied=tied,
     )
 
@@ -154,14 +144,23 @@ def is_weight_gradient(work: OpWork) -> bool:
     )
 
 
-def _piece_of_ops(pieces: Segments, program: Program, phases: IntArray) -> IntArray:
+def _piece_of_ops(pieces: Segments | None, program: Program, phases: IntArray) -> IntArray:
     """(ops,) piece of each op; ops of a node's body, and the loss's, belong where their neighbours do."""
+    found = np.zeros(len(program.ops), dtype=np.intp)
+    if pieces is None:
+        return found
     names = {node.name: piece for node, piece in zip(pieces.nodes, pieces.piece_of_nodes(), strict=True)}
     last = {0: 0, 1: len(pieces) - 1, 2: 0}
-    found = np.zeros(len(program.ops), dtype=np.intp)
     for index, (op, phase) in enumerate(zip(program.ops, phases.tolist(), strict=True)):
         found[index] = last[phase] = names.get(op.node, last[phase])
     return found
+
+
+def _crossing_bytes(rank: RankProgram) -> FloatArray:
+    if rank.graph is None or rank.pieces is None:
+        return np.zeros(1)
+    values = rank.graph.values
+    return np.array([float(sum(values[name].size_bytes for name in names)) for names in rank.pieces.crossing])
 
 
 def _exchanges(
@@ -185,10 +184,12 @@ def _exchanges(
     return times, owner
 
 
-def _weights(
-    graph: Graph, pieces: Segments, experts: frozenset[str]
-) -> tuple[FloatArray, FloatArray, tuple[tuple[int, int, float], ...]]:
+def _weights(rank: RankProgram) -> tuple[FloatArray, FloatArray, tuple[tuple[int, int, float], ...]]:
     """Bytes of weights by the first piece that reads them, those of experts, and what pieces share."""
+    graph, pieces = rank.graph, rank.pieces
+    if graph is None or pieces is None:
+        size_bytes = float(sum(gradient.size_bytes for gradient in rank.program.gradients))
+        return np.array([size_bytes]), np.zeros(1), ()
     holders: dict[str, list[int]] = {}
     for node, piece in zip(pieces.nodes, pieces.piece_of_nodes(), strict=True):
         for name in node.inputs:
@@ -202,7 +203,7 @@ def _weights(
         first, *others = sorted(holders[name])
         size_bytes = float(graph.values[name].size_bytes)
         owned[first] += size_bytes
-        if name in experts:
+        if name in rank.experts:
             expert_owned[first] += size_bytes
         tied += [(first, other, size_bytes) for other in others]
     return owned, expert_owned, tuple(tied)

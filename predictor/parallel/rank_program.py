@@ -1,0 +1,99 @@
+"""The program of one rank for one microbatch: the graph lowered, sharded, and cut where stages can begin."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from predictor.errors import InvalidPlan
+from predictor.features.graph import Graph
+from predictor.features.layers import Segments, segments
+from predictor.features.lowering import lower
+from predictor.features.program import program_of
+from predictor.features.rules import load_rules
+from predictor.features.work import Program
+from predictor.parallel.plan import Plan
+from predictor.types import Mode, Optimizer, Precision, Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class RankProgram:
+    """One microbatch of one rank, not yet cut into stages.
+
+    Attributes:
+        program: all ops in order, exchanges between ranks included.
+        graph: what they run, sharded; None where only the program is known (captured torch modules).
+        pieces: where stages can begin. experts: parameters that differ between expert ranks.
+    """
+
+    program: Program
+    graph: Graph | None
+    pieces: Segments | None
+    experts: frozenset[str] = frozenset()
+
+
+def shard_key(plan: Plan) -> Hashable:
+    """Equal for plans whose ranks run the same graph on equal microbatches."""
+    return (
+        plan.tp,
+        plan.cp,
+        plan.ep,
+        plan.sequence_parallel,
+        plan.cp_kind,
+        plan.load_imbalance,
+    )
+
+
+def rank_program(
+    graph: Graph,
+    plan: Plan,
+    *,
+    mode: Mode,
+    precision: Precision,
+    optimizer: Optimizer,
+    runtime: Runtime,
+    strict: bool = False,
+) -> RankProgram:
+    """The program of a rank of `plan`.
+
+    Args:
+        graph: as read from a file, bound to the samples of one microbatch.
+
+    Raises InvalidPlan when the graph cannot be sharded so, UnsupportedOp with `strict`.
+    """
+    load_rules()
+    training = mode is Mode.TRAIN
+    local = lower(graph, runtime=runtime, precision=precision, training=training)
+    if plan.splits_graph:
+        from predictor.parallel.sharding import shard
+
+        local = shard(local, plan, training=training)
+    program = program_of(
+        local,
+        mode=mode,
+        precision=precision,
+        optimizer=optimizer,
+        runtime=runtime,
+        strict=strict,
+        fingerprint=graph.fingerprint,
+    )
+    return RankProgram(program, local, segments(local))
+
+
+def captured_rank(program: Program, plan: Plan) -> RankProgram:
+    """The rank of a captured torch module, which is a program without a graph.
+
+    Raises InvalidPlan for plans that would have to cut it.
+    """
+    cut = [name for name in ("tp", "pp", "cp", "ep") if getattr(plan, name) > 1]
+    if plan.zero == 3:
+        cut.append("zero")
+    if cut:
+        listed = ", ".join(f"{name}={getattr(plan, name)}" for name in cut)
+        raise InvalidPlan(
+            f"plan: {listed} on a captured torch module: a capture lists the kernels of one device, not the "
+            "graph to split; export it (`perfcast graph from-torch`) and predict the ONNX file, or "
+            "use dp with zero of at most 2",
+            field=f"plan.{cut[0]}",
+        )
+    return RankProgram(program, None, None)
