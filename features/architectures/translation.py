@@ -40,8 +40,15 @@ def gnmt(
     scores = b.linear(b.reshape(y, [-1, width]), _GNMT_VOCABULARY)
     if not training:
         return b.build([scores])
-    labels = b.reshape(_ids(b, "labels", batch, target), [-1])
-    return b.build([token_loss(b, scores, labels)])
+    return b.build([_smoothed_loss(b, scores, b.reshape(_ids(b, "labels", batch, target), [-1]))])
+
+
+def _smoothed_loss(b: GraphBuilder, scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy with label smoothing: the word's own score, and the mean of all."""
+    logs = b.op("LogSoftmax", [scores], axis=-1)
+    own = b.op("NegativeLogLikelihoodLoss", [logs, labels], reduction="mean")
+    smooth = b.op("ReduceMean", [b.reduce_mean(logs, [1])], keepdims=0)
+    return b.sub(b.mul(own, b.constant(0.9)), b.mul(smooth, b.constant(0.1)))
 
 
 def _ids(b: GraphBuilder, name: str, batch: int | str, length: int) -> Tensor:
