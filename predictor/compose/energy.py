@@ -43,7 +43,7 @@ def slowdown_under_cap(
     """Factor on kernel time when `power_limit_w` holds the clock down; 1 without a cap."""
     if power_limit_w is None:
         return 1.0
-    return model.slowdown(_profile(program, costs, device, runtime, 0.0), device, power_limit_w)
+    return model.slowdown(program_profile(program, costs, device, runtime), device, power_limit_w)
 
 
 def compose_energy(
@@ -58,7 +58,7 @@ def compose_energy(
 ) -> EnergyCost:
     """Energy of one iteration over all devices of the plan, scope `device`."""
     exposed_s = time.breakdown_s["communication"]
-    profile = _profile(program, costs, device, runtime, exposed_s)
+    profile = program_profile(program, costs, device, runtime, exposed_s)
     power = model.predict(profile, device, power_limit_w)
     iteration_s = time.iteration.value
     scale = iteration_s * plan.device_count
@@ -73,9 +73,10 @@ def compose_energy(
     )
 
 
-def _profile(
-    program: Program, costs: ProgramCosts, device: DeviceSpec, runtime: Runtime, exposed_s: float
+def program_profile(
+    program: Program, costs: ProgramCosts, device: DeviceSpec, runtime: Runtime, exposed_s: float = 0.0
 ) -> JobProfile:
+    """How a priced program uses its device without a cap."""
     return job_profile(program, costs.time_s, device, LAUNCH_S[runtime], exposed_s)
 
 
