@@ -15,7 +15,7 @@ from predictor.parallel.pipeline import ChunkTimes
 from predictor.parallel.placement import boundary_crosses_node, group_place
 from predictor.parallel.plan import Plan
 from predictor.parallel.schedule import PipelineShape
-from predictor.parallel.stages import balanced_stages
+from predictor.parallel.stages import balanced_chunks
 from predictor.parallel.zero import Replicas, sharded_pass
 
 _ONE_LINK = GroupShape(2, 1, 2, 2)
@@ -81,7 +81,7 @@ def cut_ends(rank: RankCosts, plan: Plan, cluster: ClusterSpec | None, *, traini
     if shape.stages > 1 and cluster is not None:
         crosses = bool(boundary_crosses_node(plan, cluster).any())
         cut = _message_s(rank.crossing_bytes, crosses, plan, cluster) * (2 if training else 1)
-    return balanced_stages(cost, cut, shape.virtual_stages)
+    return balanced_chunks(cost, cut, shape.stages, shape.chunks)
 
 
 def stage_costs(

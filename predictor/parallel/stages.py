@@ -14,6 +14,38 @@ IntArray = NDArray[np.intp]
 _TOLERANCE = 1e-9
 
 
+def balanced_chunks(cost_s: FloatArray, cut_s: FloatArray, stages: int, chunks: int) -> IntArray:
+    """Ends of `stages * chunks` virtual stages, of which every stage runs `chunks`, one in `stages` apart.
+
+    Cut as `balanced_stages`; then single cuts move by a piece while that relieves the busiest stage.
+
+    Raises InvalidPlan when there are fewer pieces than virtual stages.
+    """
+    ends = balanced_stages(cost_s, cut_s, stages * chunks)
+    if chunks == 1:
+        return ends
+    before = np.concatenate([[0.0], np.cumsum(cost_s)])
+    while True:
+        moved = _relieved(before, ends, stages)
+        if moved is None:
+            return ends
+        ends = moved
+
+
+def _relieved(before: FloatArray, ends: IntArray, stages: int) -> IntArray | None:
+    """The best cut that differs in one place by one piece, if it is better."""
+    moves = np.concatenate([np.eye(len(ends) - 1, len(ends), dtype=np.intp)] * 2)
+    moves[len(ends) - 1 :] *= -1
+    tried = np.concatenate([ends[None], ends + moves])
+    tried = tried[(np.diff(tried, axis=1, prepend=0) > 0).all(axis=1)]
+    sums = np.diff(before[tried], axis=1, prepend=0.0)
+    by_stage = sums.reshape(len(sums), -1, stages).sum(axis=1)
+    # Ties go to even chunks.
+    score = by_stage.max(axis=1) + _TOLERANCE * np.square(sums).sum(axis=1) / before[-1]
+    best = int(score.argmin())
+    return tried[best] if score[best] < score[0] * (1 - _TOLERANCE / 10) else None
+
+
 def balanced_stages(cost_s: FloatArray, cut_s: FloatArray, stages: int) -> IntArray:
     """Ends of the stages: stage s holds the pieces from ends[s - 1] to ends[s] - 1.
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from predictor.errors import InvalidPlan
-from predictor.parallel.stages import balanced_stages
+from predictor.parallel.stages import balanced_chunks, balanced_stages
 
 
 def sums(cost_s: np.ndarray, ends: object) -> list[float]:
@@ -47,3 +47,16 @@ def test_more_stages_than_pieces() -> None:
 
 def test_pieces_without_cost_still_fill_stages() -> None:
     assert balanced_stages(np.zeros(4), np.zeros(4), 4).tolist() == [1, 2, 3, 4]
+
+
+def test_chunks_relieve_the_stage_of_a_heavy_head() -> None:
+    # Twelve layers on 4 stages of 3 chunks, and a head as long as six layers.
+    cost = np.array([*[1.0] * 24, 6.0])
+    ends = balanced_chunks(cost, np.zeros(25), 4, 3)
+    by_stage = np.array(sums(cost, ends)).reshape(3, 4).sum(axis=0)
+    assert by_stage.max() == pytest.approx(8.0)
+    assert len(ends) == 12
+
+
+def test_chunks_of_equal_layers_stay_equal() -> None:
+    assert balanced_chunks(np.ones(24), np.zeros(24), 4, 3).tolist() == list(range(2, 26, 2))
