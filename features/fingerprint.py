@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
 
-from predictor.features.graph import Attribute, Graph, Node
+from predictor.features.graph import Attribute, Graph, Node, Shape
 
 _SIZE = 32
 _MODULUS = 1 << 8 * _SIZE
@@ -31,7 +31,7 @@ def fingerprint(graph: Graph) -> str:
 
 def _digest_of(graph: Graph, outer: Mapping[str, bytes] | None = None) -> bytes:
     """The digest; `outer` holds those of enclosing values that a body reads."""
-    types = {name: f"{value.dtype.name}{value.shape}".encode() for name, value in graph.values.items()}
+    types = _types(graph)
     forward = _leaves(graph, types, outer or {})
     digests: list[bytes] = []
     for node in graph.nodes:
@@ -58,6 +58,20 @@ def _digest_of(graph: Graph, outer: Mapping[str, bytes] | None = None) -> bytes:
     ends = b"".join(forward.get(name, _ABSENT) for name in graph.outputs)
     header = repr((_VERSION, graph.batch, len(graph.nodes), opsets)).encode()
     return _hash(header, ends, (total % _MODULUS).to_bytes(_SIZE, "big"))
+
+
+def _types(graph: Graph) -> dict[str, bytes]:
+    """Every value's type as text; few types are many values."""
+    known: dict[tuple[int, Shape], bytes] = {}
+    found: dict[str, bytes] = {}
+    for name, value in graph.values.items():
+        # There is one object per element type, and hashing an enumeration's member is slow.
+        key = (id(value.dtype), value.shape)
+        text = known.get(key)
+        if text is None:
+            text = known[key] = f"{value.dtype.name}{value.shape}".encode()
+        found[name] = text
+    return found
 
 
 def _leaves(graph: Graph, types: Mapping[str, bytes], outer: Mapping[str, bytes]) -> dict[str, bytes]:

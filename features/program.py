@@ -11,6 +11,7 @@ from collections import Counter
 from predictor.errors import InvalidGraph, UnsupportedOp
 from predictor.features.backward import BackwardPass
 from predictor.features.bodies import OP_LIMIT
+from predictor.features.collector import without_collection
 from predictor.features.evaluate_rules import Evaluated, RuleEvaluator
 from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
@@ -48,18 +49,19 @@ def build_program(
     Raises InvalidGraph when operands make no sense to an op's rule.
     """
     load_rules()
-    lowered = lower(graph, runtime=runtime, precision=precision, training=mode is Mode.TRAIN, layout=layout)
-    return program_of(
-        lowered,
-        mode=mode,
-        precision=precision,
-        optimizer=optimizer,
-        runtime=runtime,
-        work_rules=work_rules,
-        backward_rules=backward_rules,
-        strict=strict,
-        fingerprint=graph.fingerprint,
-    )
+    training = mode is Mode.TRAIN
+    with without_collection(len(graph.nodes)):
+        return program_of(
+            lower(graph, runtime=runtime, precision=precision, training=training, layout=layout),
+            mode=mode,
+            precision=precision,
+            optimizer=optimizer,
+            runtime=runtime,
+            work_rules=work_rules,
+            backward_rules=backward_rules,
+            strict=strict,
+            fingerprint=graph.fingerprint,
+        )
 
 
 def program_of(

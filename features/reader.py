@@ -12,6 +12,7 @@ from onnx import ModelProto
 from predictor.errors import InvalidGraph
 from predictor.features.binding import bind, file_symbols
 from predictor.features.cleanup import clean_up
+from predictor.features.collector import without_collection
 from predictor.features.fingerprint import fingerprint
 from predictor.features.graph import Graph
 from predictor.features.hints import NO_HINTS, split_dims
@@ -65,6 +66,16 @@ def graph_of(
     input_shapes: Mapping[str, tuple[int, ...]] = _NO_SHAPES,
 ) -> Graph:
     """`read_graph` for a model already loaded by `model_file.load_model`; the model is left as it is."""
+    with without_collection(len(model.graph.node)):
+        return _graph_of(model, batch, dims, input_shapes)
+
+
+def _graph_of(
+    model: ModelProto,
+    batch: int | None,
+    dims: Mapping[str, int],
+    input_shapes: Mapping[str, tuple[int, ...]],
+) -> Graph:
     check_initializers(model.graph)
     model = inline_functions(model)
     opsets = {normal_domain(item.domain): item.version for item in model.opset_import}
