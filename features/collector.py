@@ -22,7 +22,7 @@ _was_enabled = False
 
 @contextmanager
 def without_collection(node_count: int) -> Iterator[None]:
-    """No cyclic collection inside, for graphs of at least HUGE_NODES nodes; calls nest and threads overlap."""
+    """No cyclic collection inside, for at least HUGE_NODES nodes; calls nest and threads overlap."""
     global _paused, _was_enabled
     if node_count < HUGE_NODES:
         yield
