@@ -21,7 +21,7 @@ from pathlib import Path
 from predictor.api import Predictor
 from predictor.errors import InvalidData, OutputNotWritable, PerfcastError
 from predictor.features.execution import execution_order
-from predictor.features.graph import Graph
+from predictor.features.graph import Graph, Node
 from predictor.features.program import build_program
 from predictor.features.reader import read_graph
 from predictor.features.work import Convolution, Family, OpWork
@@ -43,8 +43,8 @@ class GraphCount:
     Attributes:
         products: matrix FLOPs by kind of product: `convolution`, `depthwise`, `linear` (by a weight),
             `product` (of two computed tensors), `attention`, `recurrent`.
-        elements: elements that pass through each kind of normalization (of weights: `weight_norm`), through
-            global pooling and resizing.
+        elements: elements that pass through each kind of normalization (of weights: `weight_norm`; `_plain`
+            without scale and shift), that global pooling reads and that resizing writes, by its mode.
         fallback_fraction: part of the predicted time on DEVICE in ops without a rule.
         error: message of the refusal; the numbers are 0 then.
     """
@@ -110,14 +110,12 @@ def _product(work: OpWork) -> str:
     return "linear" if work.parameter_bytes else "product"
 
 
-# Op type -> (name, which operand is counted: the first input or the first output).
-_COUNTED = {
-    "BatchNormalization": ("batch_norm", True),
-    "LayerNormalization": ("layer_norm", True),
-    "GroupNormalization": ("group_norm", True),
-    "InstanceNormalization": ("group_norm", True),
-    "GlobalAveragePool": ("global_pool", True),
-    "Resize": ("resize", False),
+_NORMS = {
+    "BatchNormalization": "batch_norm",
+    "LayerNormalization": "layer_norm",
+    "GroupNormalization": "group_norm",
+    # Exporters of opset 17 spell a group norm so, with the affine part behind it.
+    "InstanceNormalization": "group_norm",
 }
 
 
@@ -125,11 +123,24 @@ def _elements(graph: Graph) -> dict[str, int]:
     weights = execution_order(graph)[1]
     found: Counter[str] = Counter()
     for node in graph.nodes:
-        name, of_input = _COUNTED.get(node.op_type, ("", True))
+        name, operand = _counted(graph, node, weights)
         if name:
-            operand = node.inputs[0] if of_input else node.outputs[0]
-            found["weight_norm" if operand in weights else name] += graph.values[operand].elements
+            found[name] += graph.values[operand].elements
     return dict(found)
+
+
+def _counted(graph: Graph, node: Node, weights: set[str]) -> tuple[str, str]:
+    """Kind of a norm, pool or resampling, and the tensor whose elements count; empty for other nodes."""
+    if node.op_type == "GlobalAveragePool":
+        return "global_pool", node.inputs[0]
+    if node.op_type == "Resize":
+        return f"resize_{node.attributes.get('mode', 'nearest')}", node.outputs[0]
+    name = _NORMS.get(node.op_type, "")
+    if not name:
+        return "", ""
+    affine = node.op_type == "InstanceNormalization" or node.inputs[1] in graph.parameters
+    kind = "weight_norm" if node.inputs[0] in weights else name
+    return kind if affine else f"{kind}_plain", node.inputs[0]
 
 
 def count_graphs(

@@ -80,7 +80,7 @@ def test_rows_keep_other_models_in_the_first_group() -> None:
 
 
 def test_tables_list_every_outlier() -> None:
-    summary, outliers, parameters = timm_tables([pair((13.0, 5.0)), pair((7.0, 5.0)), pair((26.0, 9.0))])
+    _, summary, outliers, parameters = timm_tables([pair((13.0, 5.0)), pair((7.0, 5.0)), pair((26.0, 9.0))])
     assert {line[0] for line in summary.lines} == {
         UNEXPLAINED,
         "another model: parameter counts differ by more than 2 %",
@@ -104,6 +104,28 @@ def test_only_the_latest_inference_rows_are_joined(tmp_path: Path) -> None:
     assert table == {("m", 224): TableValues(((1.4, 5.0), (1.5, 5.0)))}
     pairs = join([COUNT, replace(COUNT, image_size=256), replace(COUNT, error="refused")], table)
     assert [item.table.gmacs for item in pairs] == [1.5]
+
+
+# Operations per element, as fvcore's jit_handles.py defines them.
+@pytest.mark.parametrize(
+    ("kind", "operations"),
+    [
+        ("batch_norm", 2),
+        ("batch_norm_plain", 1),
+        ("layer_norm", 5),
+        ("group_norm", 5),
+        ("layer_norm_plain", 4),
+        ("weight_norm", 5),
+        ("global_pool", 1),
+        ("resize_nearest", 1),
+        ("resize_linear", 4),
+        ("resize_cubic", 0),
+        ("softmax", 0),
+    ],
+)
+def test_what_the_counter_adds(kind: str, operations: int) -> None:
+    item = Pair(replace(COUNT, elements={kind: 10**9}), TableValues(((13.0, 5.0),)))
+    assert item.counter_gmacs == pytest.approx(13.0 + operations)
 
 
 def test_missing_sources_are_named(tmp_path: Path) -> None:
@@ -135,6 +157,30 @@ def test_counts_of_a_graph_by_hand(tmp_path: Path) -> None:
     assert found.elements == {"batch_norm": 8 * 64, "global_pool": 8 * 64}
     assert found.parameters == 32 + 16 + 72 + 90
     assert found.fallback_fraction == 0.0
+
+
+def test_norms_and_resampling_are_told_apart(tmp_path: Path) -> None:
+    from predictor.api import Predictor
+
+    b = GraphBuilder()
+    x = b.input("image", ("batch", 4, 8, 8))
+    x = b.group_norm(b.resize(b.resize(x, 2.0), 2.0, mode="linear"), 2)
+    plain = b.op("LayerNormalization", [x, b.op("ConstantOfShape", [b.constant([32])])], axis=-1)
+    (tmp_path / "m").write_bytes(gzip.compress(b.build([b.layer_norm(plain)])))
+    found = count_graph(tmp_path / "m", "m", 8, Predictor.load())
+    size = 4 * 32 * 32
+    assert found.elements == {
+        "resize_nearest": size // 4,
+        "resize_linear": size,
+        "group_norm": size,
+        "layer_norm_plain": size,
+        "layer_norm": size,
+    }
+
+
+def test_damaged_exports_are_counted_as_errors(tmp_path: Path) -> None:
+    from predictor.api import Predictor
+
     damaged = tmp_path / "d.onnx.gz"
     damaged.write_bytes(gzip.compress(b"no graph"))
     assert "not an ONNX model" in count_graph(damaged, "d", 8, Predictor.load()).error
