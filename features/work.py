@@ -6,12 +6,15 @@ forty. One FLOP is one floating-point operation; a multiply-add counts 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from predictor.features.dtype import Compute
 from predictor.types import Notice
+
+if TYPE_CHECKING:
+    from predictor.features.memory_timeline import MemoryTimeline
 
 
 class Family(StrEnum):
@@ -77,7 +80,11 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Scaled dot-product attention computed by one fused kernel."""
+    """Scaled dot-product attention computed by one fused kernel.
+
+    `kv_length` counts what a cache carries along; a causal mask is aligned at the last key. `window` is how
+    many keys up to its own a query sees, 0 for all.
+    """
 
     batch: int
     heads: int
@@ -87,6 +94,31 @@ class AttentionShape:
     head_dim: int
     value_dim: int
     causal: bool
+    window: int = 0
+
+    @property
+    def pairs(self) -> int:
+        """Scores per head that a kernel computes: those that the mask and the window leave."""
+        if not self.causal:
+            return self.q_length * self.keys_seen
+        hidden = min(self.q_length, self.kv_length)
+        full = self.q_length * self.kv_length - hidden * (hidden - 1) // 2
+        if not self.window:
+            return full
+        # The query whose last key is the e-th loses e - window keys.
+        beyond = self.kv_length - self.window
+        return full - _triangle(beyond) + _triangle(beyond - self.q_length)
+
+    @property
+    def keys_seen(self) -> int:
+        """Keys of a sequence that some query sees: what a kernel must read."""
+        if not self.window:
+            return self.kv_length
+        return min(self.kv_length, self.window + (self.q_length - 1 if self.causal else 0))
+
+
+def _triangle(n: int) -> int:
+    return n * (n + 1) // 2 if n > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,3 +281,5 @@ class Program:
     fingerprint: str
     notes: tuple[Notice, ...] = ()
     """What was assumed about the model: sizes that depend on data, trip counts, branches."""
+    timeline: MemoryTimeline | None = field(default=None, compare=False, repr=False)
+    """What `memory` sums up, tensor by tensor; None where a program was read back from a cache."""

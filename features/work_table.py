@@ -192,6 +192,7 @@ def _attention_numbers(shape: AttentionShape) -> tuple[int, ...]:
         shape.head_dim,
         shape.value_dim,
         int(shape.causal),
+        shape.window,
     )
 
 
@@ -212,8 +213,8 @@ def _shape(code: int, numbers: Sequence[int]) -> WorkShape:
     if kind is Convolution:
         return _convolution(numbers)
     if kind is AttentionShape:
-        batch, heads, kv_heads, q, kv, head, value, causal = numbers[:8]
-        return AttentionShape(batch, heads, kv_heads, q, kv, head, value, causal=bool(causal))
+        batch, heads, kv_heads, q, kv, head, value, causal, window = numbers[:9]
+        return AttentionShape(batch, heads, kv_heads, q, kv, head, value, bool(causal), window)
     if kind is Contraction:
         batch, m, n, k = numbers[:4]
         return Contraction(batch, m, n, k)

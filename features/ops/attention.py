@@ -21,15 +21,6 @@ _FORWARD_FLOPS = 6
 _BACKWARD_FLOPS = 8
 
 
-def computed_pairs(shape: AttentionShape) -> int:
-    """Scores per head; a causal mask is aligned at the last key."""
-    full = shape.q_length * shape.kv_length
-    if not shape.causal:
-        return full
-    hidden = min(shape.q_length, shape.kv_length)
-    return full - hidden * (hidden - 1) // 2
-
-
 def fused_attention(
     op: OpView, shape: AttentionShape, reads: tuple[Value, ...], writes: tuple[Value, ...]
 ) -> OpWork:
@@ -42,7 +33,7 @@ def attention_work(
 ) -> OpWork:
     """One fused kernel forward, or the two of its gradient."""
     backward = phase is Phase.BACKWARD
-    scores = shape.batch * shape.heads * computed_pairs(shape)
+    scores = shape.batch * shape.heads * shape.pairs
     widths = (3, 2) if backward else (1, 1)
     statistics = shape.batch * shape.heads * shape.q_length * STATISTIC_BYTES
     return OpWork(
