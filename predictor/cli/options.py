@@ -12,6 +12,8 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from predictor.cli.plan_options import PlanFlags
+
 if TYPE_CHECKING:
     from predictor.hardware.spec import ClusterSpec, DeviceSpec
     from predictor.protocol import Forecaster
@@ -104,9 +106,6 @@ ClusterOption: TypeAlias = Annotated[
         "--cluster", metavar="FILE|NAME", help="Machines the devices stand in.", rich_help_panel=_JOB
     ),
 ]
-DataParallel: TypeAlias = Annotated[
-    int, typer.Option("--dp", metavar="N", help="Data-parallel devices.", rich_help_panel=_JOB)
-]
 PowerLimit: TypeAlias = Annotated[
     float | None,
     typer.Option("--power-limit", metavar="W", help="Power cap per device, watts.", rich_help_panel=_JOB),
@@ -167,9 +166,9 @@ OutFile: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class JobFlags:
-    """What is asked of the model, besides batch and precision."""
+@dataclass(frozen=True, kw_only=True)
+class _JobFlags:
+    """What is asked of the model, besides batch, precision and plan."""
 
     mode: ModeOption = "infer"
     optimizer: OptimizerOption = "sgd"
@@ -177,15 +176,18 @@ class JobFlags:
     dim: Dims = field(default_factory=list)
     input_shape: InputShapes = field(default_factory=list)
     cluster: ClusterOption = None
-    dp: DataParallel = 1
     power_limit: PowerLimit = None
     strict: Strict = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFlags(PlanFlags, _JobFlags):
+    """What is asked of the model, besides batch and precision."""
 
     def request(
         self, graph: GraphSource, device: str, batch: int | None, precision: str
     ) -> PredictionRequest:
         """The request they spell. Raises PerfcastError on values, a usage error on malformed pairs."""
-        from predictor.parallel.plan import Plan
         from predictor.request import PredictionRequest
         from predictor.types import Mode, Optimizer, Precision, Runtime
 
@@ -199,7 +201,7 @@ class JobFlags:
             runtime=Runtime.parse(self.runtime),
             dims=parse_dims(self.dim),
             input_shapes=parse_shapes(self.input_shape),
-            plan=Plan(dp=self.dp),
+            plan=self.plan(),
             cluster=_read_cluster(self.cluster),
             power_limit_w=self.power_limit,
             strict=self.strict,

@@ -4,7 +4,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -39,6 +39,40 @@ class Runtime(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUNTIME_UNSPECIFIED: _ClassVar[Runtime]
     RUNTIME_EAGER: _ClassVar[Runtime]
     RUNTIME_COMPILED: _ClassVar[Runtime]
+
+class Schedule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCHEDULE_UNSPECIFIED: _ClassVar[Schedule]
+    SCHEDULE_GPIPE: _ClassVar[Schedule]
+    SCHEDULE_ONE_F_ONE_B: _ClassVar[Schedule]
+    SCHEDULE_INTERLEAVED: _ClassVar[Schedule]
+    SCHEDULE_ZERO_BUBBLE: _ClassVar[Schedule]
+
+class Recompute(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RECOMPUTE_UNSPECIFIED: _ClassVar[Recompute]
+    RECOMPUTE_NONE: _ClassVar[Recompute]
+    RECOMPUTE_SELECTIVE: _ClassVar[Recompute]
+    RECOMPUTE_FULL: _ClassVar[Recompute]
+
+class Offload(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OFFLOAD_UNSPECIFIED: _ClassVar[Offload]
+    OFFLOAD_OPTIMIZER: _ClassVar[Offload]
+    OFFLOAD_PARAMETERS: _ClassVar[Offload]
+    OFFLOAD_ACTIVATIONS: _ClassVar[Offload]
+
+class OffloadTarget(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OFFLOAD_TARGET_UNSPECIFIED: _ClassVar[OffloadTarget]
+    OFFLOAD_TARGET_CPU: _ClassVar[OffloadTarget]
+    OFFLOAD_TARGET_NVME: _ClassVar[OffloadTarget]
+
+class CpKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CP_KIND_UNSPECIFIED: _ClassVar[CpKind]
+    CP_KIND_RING: _ClassVar[CpKind]
+    CP_KIND_ALL_TO_ALL: _ClassVar[CpKind]
 MODE_UNSPECIFIED: Mode
 MODE_INFER: Mode
 MODE_TRAIN: Mode
@@ -58,16 +92,69 @@ OPTIMIZER_ADAMW: Optimizer
 RUNTIME_UNSPECIFIED: Runtime
 RUNTIME_EAGER: Runtime
 RUNTIME_COMPILED: Runtime
+SCHEDULE_UNSPECIFIED: Schedule
+SCHEDULE_GPIPE: Schedule
+SCHEDULE_ONE_F_ONE_B: Schedule
+SCHEDULE_INTERLEAVED: Schedule
+SCHEDULE_ZERO_BUBBLE: Schedule
+RECOMPUTE_UNSPECIFIED: Recompute
+RECOMPUTE_NONE: Recompute
+RECOMPUTE_SELECTIVE: Recompute
+RECOMPUTE_FULL: Recompute
+OFFLOAD_UNSPECIFIED: Offload
+OFFLOAD_OPTIMIZER: Offload
+OFFLOAD_PARAMETERS: Offload
+OFFLOAD_ACTIVATIONS: Offload
+OFFLOAD_TARGET_UNSPECIFIED: OffloadTarget
+OFFLOAD_TARGET_CPU: OffloadTarget
+OFFLOAD_TARGET_NVME: OffloadTarget
+CP_KIND_UNSPECIFIED: CpKind
+CP_KIND_RING: CpKind
+CP_KIND_ALL_TO_ALL: CpKind
 
 class Plan(_message.Message):
-    __slots__ = ("dp", "bucket_bytes", "overlap")
+    __slots__ = ("dp", "bucket_bytes", "overlap", "tp", "pp", "cp", "ep", "sequence_parallel", "zero", "shard_group", "microbatches", "schedule", "virtual_stages", "recompute", "recompute_layers", "offload", "offload_to", "cp_kind", "load_imbalance", "placement")
     DP_FIELD_NUMBER: _ClassVar[int]
     BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
     OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    TP_FIELD_NUMBER: _ClassVar[int]
+    PP_FIELD_NUMBER: _ClassVar[int]
+    CP_FIELD_NUMBER: _ClassVar[int]
+    EP_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    ZERO_FIELD_NUMBER: _ClassVar[int]
+    SHARD_GROUP_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCHES_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_STAGES_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    OFFLOAD_FIELD_NUMBER: _ClassVar[int]
+    OFFLOAD_TO_FIELD_NUMBER: _ClassVar[int]
+    CP_KIND_FIELD_NUMBER: _ClassVar[int]
+    LOAD_IMBALANCE_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     dp: int
     bucket_bytes: int
     overlap: bool
-    def __init__(self, dp: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., overlap: bool = ...) -> None: ...
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    sequence_parallel: bool
+    zero: int
+    shard_group: int
+    microbatches: int
+    schedule: Schedule
+    virtual_stages: int
+    recompute: Recompute
+    recompute_layers: int
+    offload: _containers.RepeatedScalarFieldContainer[Offload]
+    offload_to: OffloadTarget
+    cp_kind: CpKind
+    load_imbalance: float
+    placement: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, dp: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., overlap: bool = ..., tp: _Optional[int] = ..., pp: _Optional[int] = ..., cp: _Optional[int] = ..., ep: _Optional[int] = ..., sequence_parallel: bool = ..., zero: _Optional[int] = ..., shard_group: _Optional[int] = ..., microbatches: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., virtual_stages: _Optional[int] = ..., recompute: _Optional[_Union[Recompute, str]] = ..., recompute_layers: _Optional[int] = ..., offload: _Optional[_Iterable[_Union[Offload, str]]] = ..., offload_to: _Optional[_Union[OffloadTarget, str]] = ..., cp_kind: _Optional[_Union[CpKind, str]] = ..., load_imbalance: _Optional[float] = ..., placement: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Candidate(_message.Message):
     __slots__ = ("graph", "device_id", "device_spec", "batch", "mode", "precision", "optimizer", "runtime", "dims", "input_shapes", "plan", "cluster_id", "cluster_spec", "power_limit_w", "strict")

@@ -15,6 +15,7 @@ from predictor.types import Mode, Optimizer, Precision, Runtime
 from predictor.v1 import candidate_pb2 as pb
 from predictor.v1 import graph_pb2
 from predictor.wire.hardware import cluster_from_proto, cluster_to_proto, device_from_proto, device_to_proto
+from predictor.wire.plan import plan_from_proto, plan_to_proto
 
 _MODEL_ID = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
@@ -65,8 +66,7 @@ def request_to_proto(request: PredictionRequest, model_id: str) -> pb.Candidate:
     for name, shape in request.input_shapes.items():
         message.input_shapes[name].sizes.extend(shape)
     if request.plan != Plan():
-        plan = request.plan
-        message.plan.CopyFrom(pb.Plan(dp=plan.dp, bucket_bytes=plan.bucket_bytes, overlap=plan.overlap))
+        message.plan.CopyFrom(plan_to_proto(request.plan))
     return message
 
 
@@ -79,7 +79,7 @@ def request_from_proto(message: pb.Candidate) -> PredictionRequest:
         batch=message.batch if message.HasField("batch") else None,
         dims=dict(message.dims),
         input_shapes={name: tuple(shape.sizes) for name, shape in message.input_shapes.items()},
-        plan=_plan(message.plan) if message.HasField("plan") else Plan(),
+        plan=plan_from_proto(message.plan) if message.HasField("plan") else Plan(),
         cluster=_cluster(message),
         power_limit_w=message.power_limit_w if message.HasField("power_limit_w") else None,
         strict=message.strict,
@@ -140,8 +140,3 @@ def _catalogue_name(name: str, kind: str) -> str:
             field=kind,
         )
     return name
-
-
-def _plan(message: pb.Plan) -> Plan:
-    fields = ("dp", "bucket_bytes", "overlap")
-    return Plan(**{name: getattr(message, name) for name in fields if message.HasField(name)})

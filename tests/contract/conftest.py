@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from predictor.api import Predictor
 from predictor.cli.main import app
 from predictor.client import RemotePredictor
 from predictor.errors import PerfcastError
+from predictor.parallel.plan import Plan
 from predictor.protocol import Forecaster
 from predictor.request import PredictionRequest
 from predictor.serve.app import PerfcastServer, build_server
@@ -96,7 +98,7 @@ def _flags(request: dict[str, Any]) -> Iterable[str]:
     for name, value in request.items():
         flag = _FLAG_NAMES.get(name, f"--{name}")
         if name == "plan":
-            yield from ("--dp", str(value.dp))
+            yield from _plan_flags(value)
         elif name == "dims":
             for symbol, number in value.items():
                 yield from (flag, f"{symbol}={number}")
@@ -107,6 +109,22 @@ def _flags(request: dict[str, Any]) -> Iterable[str]:
             yield flag
         elif value is not None and value is not False:
             yield from (flag, str(value))
+
+
+def _plan_flags(plan: Plan) -> Iterable[str]:
+    for part in fields(plan):
+        value = getattr(plan, part.name)
+        flag = "--" + part.name.replace("_", "-")
+        if value == getattr(Plan(), part.name):
+            continue
+        if part.name == "bucket_bytes":
+            yield from ("--bucket-mib", str(value // 2**20))
+        elif part.name == "overlap":
+            yield "--no-overlap"
+        elif value is True:
+            yield flag
+        else:
+            yield from (flag, ",".join(value) if isinstance(value, tuple | frozenset) else str(value))
 
 
 @pytest.fixture

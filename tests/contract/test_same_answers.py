@@ -29,6 +29,19 @@ _GOOD: dict[str, dict[str, Any]] = {
     "named dimension": {"device": "a100-pcie-40gb", "dims": {"batch": 5}},
     "power cap": {"device": "a100-pcie-40gb", "batch": 4, "power_limit_w": 180.0},
     "data parallel": {"device": "a100-pcie-40gb", "batch": 64, "plan": Plan(dp=4), **_TRAIN},
+    "ZeRO": {
+        "device": "a100-pcie-40gb",
+        "batch": 64,
+        "plan": Plan(dp=4, zero=2, microbatches=2, bucket_bytes=2**20, overlap=False),
+        **_TRAIN,
+    },
+    "pipeline": {
+        "device": "a100-sxm-80gb",
+        "batch": 64,
+        "cluster": "dgx-a100-80gb",
+        "plan": Plan(dp=2, pp=2, microbatches=4, placement=("pp", "tp", "cp", "ep", "dp")),
+        **_TRAIN,
+    },
     "strict": {"device": "a100-pcie-40gb", "batch": 4, "strict": True},
 }
 

@@ -12,18 +12,23 @@ from hypothesis import strategies as st
 from predictor.errors import InvalidPlan, InvalidRequest, PerfcastError, UnknownGraph, UnknownName
 from predictor.hardware.catalog import list_clusters, list_devices
 from predictor.hardware.spec import ClusterSpec, DeviceSpec, LinkSpec
-from predictor.parallel.plan import Plan
+from predictor.parallel.plan import AXES, Plan
 from predictor.request import PredictionRequest
 from predictor.types import (
     Coverage,
+    CpKind,
     Interval,
     Mode,
     Notice,
+    Offload,
+    OffloadTarget,
     OpCostRow,
     Optimizer,
     Precision,
     Prediction,
+    Recompute,
     Runtime,
+    Schedule,
 )
 from predictor.v1 import candidate_pb2 as pb
 from predictor.v1 import hardware_pb2, prediction_pb2
@@ -37,6 +42,36 @@ MODEL_ID = "sha256:" + "ab" * 32
 _names = st.text(
     st.characters(codec="utf-8", exclude_characters="/\\", min_codepoint=32), min_size=1, max_size=20
 )
+_plans = st.one_of(
+    st.builds(Plan, dp=st.integers(1, 2**20), bucket_bytes=st.integers(1, 2**40), overlap=st.booleans()),
+    st.builds(
+        Plan,
+        dp=st.just(8),
+        tp=st.integers(1, 2**20),
+        pp=st.integers(1, 64),
+        cp=st.integers(1, 8),
+        ep=st.sampled_from([1, 2, 8]),
+        sequence_parallel=st.booleans(),
+        zero=st.integers(1, 3),
+        shard_group=st.none() | st.sampled_from([1, 4]),
+        microbatches=st.integers(1, 999),
+        schedule=st.sampled_from([Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE]),
+        recompute=st.sampled_from([Recompute.SELECTIVE, Recompute.FULL]),
+        recompute_layers=st.none() | st.integers(1, 99),
+        offload=st.frozensets(st.sampled_from(Offload)),
+        offload_to=st.sampled_from(OffloadTarget),
+        cp_kind=st.sampled_from(CpKind),
+        load_imbalance=st.floats(1, 9),
+        placement=st.permutations(AXES).map(tuple),
+    ),
+    st.builds(
+        Plan,
+        pp=st.just(4),
+        microbatches=st.sampled_from([4, 12]),
+        schedule=st.just(Schedule.INTERLEAVED),
+        virtual_stages=st.integers(2, 9),
+    ),
+)
 _requests = st.builds(
     PredictionRequest,
     graph=st.just(MODEL_ID),
@@ -48,7 +83,7 @@ _requests = st.builds(
     runtime=st.sampled_from(Runtime),
     dims=st.dictionaries(_names, st.integers(1, 2**40), max_size=3),
     input_shapes=st.dictionaries(_names, st.lists(st.integers(1, 2**31), max_size=5).map(tuple), max_size=3),
-    plan=st.builds(Plan, dp=st.integers(1, 2**20), bucket_bytes=st.integers(1, 2**40), overlap=st.booleans()),
+    plan=_plans,
     cluster=st.none() | st.sampled_from(["dgx-a100-80gb:4"]),
     power_limit_w=st.none() | st.floats(1e-3, 1e4),
     strict=st.booleans(),
