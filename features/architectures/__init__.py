@@ -32,7 +32,7 @@ from predictor.features.architectures.transformer import (
     transformer,
 )
 from predictor.features.architectures.transformer_xl import TRANSFORMER_XLS
-from predictor.features.architectures.translation import gnmt, lstm_language_model
+from predictor.features.architectures.translation import gnmt, lstm_language_model, seq2seq_transformer
 from predictor.features.architectures.two_stage import TWO_STAGE_DETECTORS
 
 __all__ = [
@@ -78,6 +78,7 @@ ARCHITECTURES: Mapping[str, Callable[..., bytes]] = {
     "lstm_language_model": lstm_language_model,
     "ncf": ncf,
     "recommendation_autoencoder": recommendation_autoencoder,
+    "seq2seq_transformer": seq2seq_transformer,
     "tacotron2": tacotron2,
     "waveglow": waveglow,
     **PLAIN_CNNS,

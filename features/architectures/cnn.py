@@ -26,10 +26,12 @@ def conv_norm(
     return b.relu(y) if act else y
 
 
-def squeeze_excite(b: GraphBuilder, x: Tensor, squeezed: int, act: Activation) -> Tensor:
+def squeeze_excite(
+    b: GraphBuilder, x: Tensor, squeezed: int, act: Activation, gate: str = "Sigmoid"
+) -> Tensor:
     """x scaled per channel by a gate that two 1x1 convolutions compute from its means."""
-    gate = act(b.conv(b.global_pool(x), squeezed, kernel=1, bias=True))
-    return b.mul(x, b.sigmoid(b.conv(gate, x.size(1), kernel=1, bias=True)))
+    narrow = act(b.conv(b.global_pool(x), squeezed, kernel=1, bias=True))
+    return b.mul(x, b.op(gate, [b.conv(narrow, x.size(1), kernel=1, bias=True)]))
 
 
 def classifier(b: GraphBuilder, x: Tensor, classes: int) -> Tensor:

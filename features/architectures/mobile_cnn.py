@@ -36,12 +36,13 @@ def inverted_residual(
     kernel: int = 3,
     act: Activation,
     squeezed: int = 0,
+    gate: str = "Sigmoid",
 ) -> Tensor:
     """One block, with a shortcut where size and width stay; `squeezed` channels in the gate, 0: none."""
     hidden = round(x.size(1) * expansion)
     y = act(conv_norm(b, x, hidden, 1, act=False)) if expansion != 1 else x
     y = act(conv_norm(b, y, hidden, kernel, stride=stride, groups=hidden, act=False))
-    y = squeeze_excite(b, y, squeezed, act) if squeezed else y
+    y = squeeze_excite(b, y, squeezed, b.relu if gate != "Sigmoid" else act, gate) if squeezed else y
     y = conv_norm(b, y, channels, 1, act=False)
     return b.add(x, y) if stride == 1 and x.size(1) == channels else y
 

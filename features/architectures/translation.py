@@ -1,8 +1,8 @@
-"""Sequence to sequence with recurrent layers: GNMT as NVIDIA's examples train it, and a language model."""
+"""Translation: GNMT as NVIDIA's examples train it, the Transformer; and a recurrent language model."""
 
 from __future__ import annotations
 
-from predictor.features.architectures.layers import dropout, embed, token_loss
+from predictor.features.architectures.layers import dropout, embed, merge_heads, split_heads, token_loss
 from predictor.features.builder import GraphBuilder, Tensor
 from predictor.features.dtype import DType
 
@@ -103,3 +103,58 @@ def lstm_language_model(
         return b.build([scores])
     labels = b.reshape(_ids(b, "labels", batch, sequence), [-1])
     return b.build([token_loss(b, scores, labels)])
+
+
+def seq2seq_transformer(
+    *,
+    batch: int | str = "batch",
+    sequence: int = 24,
+    width: int = 512,
+    layers: int = 6,
+    heads: int = 8,
+    vocabulary: int = 9_521,
+    training: bool = False,
+) -> bytes:
+    """The Transformer (Vaswani et al. 2017), base size, on sentence pairs of Multi30k."""
+    b = GraphBuilder("seq2seq_transformer")
+    ids = [b.input(name, (batch, sequence), DType.INT64) for name in ("source", "target")]
+    x, y = (
+        dropout(
+            b, training, b.add(embed(b, i, b.parameter((vocabulary, width), "tokens")), _places(b, i, width))
+        )
+        for i in ids
+    )
+    for _ in range(layers):
+        x = _fed_forward(b, _mixed(b, x, x, heads, training), training)
+    for _ in range(layers):
+        y = _mixed(b, y, y, heads, training)
+        y = _fed_forward(b, _mixed(b, y, x, heads, training), training)
+    scores = b.linear(b.reshape(y, [-1, width]), vocabulary, bias=False)
+    if not training:
+        return b.build([scores])
+    labels = b.reshape(b.input("labels", (batch, sequence), DType.INT64), [-1])
+    return b.build([_smoothed_loss(b, scores, labels)])
+
+
+def _places(b: GraphBuilder, ids: Tensor, width: int) -> Tensor:
+    return b.frozen((1, ids.size(1), width))
+
+
+def _mixed(b: GraphBuilder, x: Tensor, seen: Tensor, heads: int, training: bool) -> Tensor:
+    """Attention of x to `seen`, then the residual and its norm."""
+    width = x.size(2)
+    query, key, value = (
+        b.matmul(source, b.parameter((width, width), "projection")) for source in (x, seen, seen)
+    )
+    scaled = b.div(split_heads(b, query, heads), b.constant((width / heads) ** 0.5))
+    scores = b.matmul(scaled, split_heads(b, key, heads, keys=True))
+    mask = b.parameter((1, 1, x.size(1), seen.size(1)), "mask", DType.BOOL)
+    weights = b.softmax(b.op("Where", [mask, b.constant(-1e9), scores]))
+    mixed = merge_heads(b, b.matmul(dropout(b, training, weights), split_heads(b, value, heads)))
+    out = dropout(b, training, b.matmul(mixed, b.parameter((width, width), "out")))
+    return b.layer_norm(b.add(out, x), epsilon=1e-6)
+
+
+def _fed_forward(b: GraphBuilder, x: Tensor, training: bool) -> Tensor:
+    hidden = b.linear(b.relu(b.linear(x, 4 * x.size(2))), x.size(2))
+    return b.layer_norm(b.add(dropout(b, training, hidden), x), epsilon=1e-6)

@@ -25,8 +25,8 @@ from predictor.models.corpus.chips import chip_of, multiplies_in_tf32
 from predictor.models.corpus.whole_model import (
     ReadRows,
     WholeModelRow,
-    counted,
     framework_number,
+    gathered,
     measurements,
 )
 from predictor.types import Mode, Optimizer, Precision
@@ -42,7 +42,7 @@ class Task:
     """One workload.
 
     Attributes:
-        half: what its FP16 runs are, before torch `half_until`: from then on they take as long as its FP32 runs
+        half: what its FP16 runs are, before torch `half_until`; from then on they take as long as FP32 runs
             at the same batch (six kinds of GPU, WaveGlow, within 0.5 %), so their flag had no effect.
         items: items of its printed rate per sample of its batch.
     """
@@ -129,16 +129,10 @@ def read_rows(folder: Path) -> ReadRows:
 
     raw = pl.read_csv(folder / "lambda_pytorch_runs.csv.gz", infer_schema_length=None)
     cells = raw.group_by(_CELL).agg(pl.col("throughput_global").median()).sort(_CELL)
-    rows: list[WholeModelRow] = []
-    reasons: list[str] = []
-    for record in cells.iter_rows(named=True):
-        found = _row(record)
-        if isinstance(found, str):
-            reasons.append(found)
-        else:
-            rows.append(found)
-    equal = Counter(_cell(row) for row in rows)
-    return ReadRows(tuple(replace(row, weight=1.0 / equal[_cell(row)]) for row in rows), counted(reasons))
+    found = gathered(_row(record) for record in cells.iter_rows(named=True))
+    equal = Counter(_cell(row) for row in found.rows)
+    rows = tuple(replace(row, weight=1.0 / equal[_cell(row)]) for row in found.rows)
+    return ReadRows(rows, found.dropped)
 
 
 def read(folder: Path) -> pl.DataFrame:

@@ -36,8 +36,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 READERS: Mapping[str, str] = {
+    "detectron2_pycls": "detectron2_pycls",
+    "gavel": "gavel",
+    "help-nas-latency": "help_nas_latency",
     "lambda_pytorch": "lambda_pytorch",
     "neusight-cells": "neusight_cells",
+    "nvidia_dle_tables": "nvidia_dle_tables",
     "pytorch_gpu_benchmark": "pytorch_gpu_benchmark",
     "timm_benchmarks": "timm",
 }
@@ -118,6 +122,18 @@ class ReadRows:
     def available(self) -> int:
         """Rows of the source that are about one device's whole iteration, used or not."""
         return len(self.rows) + sum(self.dropped.values())
+
+
+def gathered(found: Iterable[WholeModelRow | str]) -> ReadRows:
+    """Rows, and the reasons that stand in the place of others."""
+    rows: list[WholeModelRow] = []
+    reasons: list[str] = []
+    for item in found:
+        if isinstance(item, str):
+            reasons.append(item)
+        else:
+            rows.append(item)
+    return ReadRows(tuple(rows), counted(reasons))
 
 
 def framework_number(text: str) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.errors import InvalidGraph
+from predictor.errors import InvalidGraph, InvalidRequest
 from predictor.features.architectures import architecture
+from predictor.features.architectures.searched import fbnet, nasbench201, once_for_all
 from predictor.features.builder import GraphBuilder
 from predictor.features.graph import Graph
 from predictor.features.program import build_program
@@ -110,3 +111,32 @@ def test_a_frozen_weight_is_no_parameter() -> None:
     assert graph.parameter_count == 4 * 3 + 3
     with pytest.raises(InvalidGraph):
         b.input("frozen", (1,))
+
+
+def test_searched_networks_have_the_published_size() -> None:
+    # NAS-Bench-201 lists 1.531546 M parameters and 220.11969 M multiply-adds for the cell of convolutions,
+    # 0.073306 M and 7.78305 M for the one of skips alone.
+    conv, skip = "nor_conv_3x3", "skip_connect"
+    cells = {
+        f"|{conv}~0|+|{conv}~0|{conv}~1|+|{conv}~0|{conv}~1|{conv}~2|": (1_531_546, 220.11969),
+        f"|none~0|+|none~0|none~1|+|{skip}~0|none~1|none~2|": (73_306, 7.78305),
+    }
+    for cell, (parameters, mega_macs) in cells.items():
+        graph = read_graph(nasbench201(cell, batch=1))
+        assert graph.parameter_count == parameters
+        macs = sum(op.work.matrix_flops for op in program_of(graph).ops) / 2e6
+        assert macs == pytest.approx(mega_macs, rel=1e-4)
+
+
+def test_a_cell_of_unknown_operations_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="nor_conv_5x5"):
+        nasbench201("|nor_conv_5x5~0|+|none~0|none~1|+|none~0|none~1|none~2|")
+    with pytest.raises(InvalidRequest, match="22"):
+        fbnet("k3_e1 skip")
+
+
+def test_once_for_all_takes_depths_and_widths() -> None:
+    small = read_graph(once_for_all([3] * 20, [3] * 20, [2] * 5, batch=2, image=128))
+    large = read_graph(once_for_all([7] * 20, [6] * 20, [4] * 5, batch=2, image=224, width=1.2))
+    assert small.parameter_count < large.parameter_count
+    assert large.values[large.inputs[0]].shape == (2, 3, 224, 224)

@@ -15,7 +15,14 @@ from predictor.models.corpus.whole_model import READERS, ReadRows
 from predictor.types import Mode, Precision
 from tests.public_data import public_data
 
-SOURCES = ("lambda_pytorch", "pytorch_gpu_benchmark")
+SOURCES = (
+    "detectron2_pycls",
+    "gavel",
+    "help-nas-latency",
+    "lambda_pytorch",
+    "nvidia_dle_tables",
+    "pytorch_gpu_benchmark",
+)
 
 
 def reader_of(source: str) -> ModuleType:
@@ -112,3 +119,56 @@ def test_torchvision_rows_are_all_used_and_repeats_share_a_weight() -> None:
         Precision.FP16,
         Precision.FP64,
     }
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("source", "used", "dropped"),
+    [
+        (
+            "gavel",
+            75,
+            {
+                "copy in the simulation's file": 156,
+                "repeated for unconsolidated workers": 78,
+                "host simulation (A3C)": 3,
+            },
+        ),
+        ("detectron2_pycls", 132, {"model without a graph here": 22}),
+        (
+            "help-nas-latency",
+            8231,
+            {"beyond the sample": 607575, "simulated": 600, "whole milliseconds below 20": 469},
+        ),
+    ],
+)
+def test_what_is_left_out_is_counted(source: str, used: int, dropped: dict[str, int]) -> None:
+    found = rows_of(source)
+    assert (len(found.rows), dict(found.dropped)) == (used, dropped)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_third_graph_is_built_as_the_row_says(source: str) -> None:
+    jobs = sorted({(row.graph, row.batch, row.mode) for row in rows_of(source).rows}, key=str)
+    for key, batch, mode in jobs[:: max(1, len(jobs) // 3)]:
+        assert reader_of(source).graph(public_data(source), key, batch, mode).batch == batch
+
+
+@pytest.mark.data
+def test_pycls_times_test_batches_of_200_images_for_256_in_training() -> None:
+    rows = rows_of("detectron2_pycls").rows
+    batches = {row.mode: row.batch for row in rows if row.model == "ResNet-50"}
+    assert batches == {Mode.INFER: 25, Mode.TRAIN: 32}
+    # 57 ms per 64 images is the published rate of this network.
+    [test] = [row for row in rows if row.model == "ResNet-50" and row.mode is Mode.INFER]
+    assert test.measured_s / 25 * 64 == pytest.approx(0.057, rel=0.01)
+
+
+@pytest.mark.data
+def test_nvidias_throughputs_are_of_the_whole_machine() -> None:
+    rows = rows_of("nvidia_dle_tables").rows
+    eight = [row for row in rows if (row.graph, row.devices, row.mode) == ("gnmt", 8, Mode.TRAIN)]
+    # 519,952 tokens/s on eight GPUs of 128 sentence pairs each.
+    assert any(row.measured_s == pytest.approx(8 * 128 * 54 / 519_952) for row in eight)
+    assert {row.precision for row in rows if row.device_group == "t4"} == {Precision.FP32, Precision.AMP}
