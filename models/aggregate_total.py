@@ -1,0 +1,52 @@
+"""From op times to the time of an iteration, and back: the share by which each op moves it.
+
+    device = sum of op times + rest,   iteration = (device^p + host^p)^(1/p)
+
+a smooth maximum of the device's work and the host that launches it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.features.tiles import FloatArray
+
+SMOOTHNESS = 6.0
+"""p: where both take equally long, an iteration takes 2^(1/p), 1.12 times as long."""
+REST_FACTOR = 1.3
+"""Time over floor of the ops that are too small to be listed."""
+
+
+def iteration_s(device_s: FloatArray, host_s: FloatArray) -> FloatArray:
+    """Smooth maximum, elementwise; 0 where both are 0."""
+    larger = np.maximum(np.maximum(device_s, host_s), 1e-12)
+    return np.asarray(
+        larger * ((device_s / larger) ** SMOOTHNESS + (host_s / larger) ** SMOOTHNESS) ** (1 / SMOOTHNESS)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """r iterations of n ops: `row` (n,) names each op's, `rest_s` and `host_s` are (r,)."""
+
+    row: NDArray[np.intp]
+    rest_s: FloatArray
+    host_s: FloatArray
+
+    def log_total(self, op_s: FloatArray) -> FloatArray:
+        """(r,) log of the iterations' times."""
+        return np.log(iteration_s(self._device_s(op_s), self.host_s))
+
+    def shares(self, op_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(n,) derivative of the log iteration time by each log op time, and (r,) that log time."""
+        device_s = self._device_s(op_s)
+        total_s = iteration_s(device_s, self.host_s)
+        pull = (device_s / total_s) ** SMOOTHNESS / device_s
+        return op_s * pull[self.row], np.log(total_s)
+
+    def _device_s(self, op_s: FloatArray) -> FloatArray:
+        summed = np.bincount(self.row, weights=op_s, minlength=len(self.rest_s))
+        return np.asarray(summed + REST_FACTOR * self.rest_s, dtype=np.float64)

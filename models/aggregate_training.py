@@ -1,0 +1,182 @@
+"""Trains op corrections from iteration times: one booster whose loss is on the sum over an iteration's ops.
+
+    t_i = floor_i * exp(prior_i + f(x_i)),  T = Total(t),  r = log T - log y,  s_i = d log T / d log t_i
+
+Pseudo-Huber loss on r: gradient q r s_i, hessian q s_i with q = 1 / sqrt(1 + (r / 0.3)^2). The share itself,
+not its square, bounds the curvature: moving every f by d_i moves log T by sum(s_i d_i), and by Jensen
+(sum s_i d_i)^2 <= sum s_i d_i^2. Squares diverge, as all ops of an iteration move at once. `min_child_weight`
+and `lambda` thereby count in iterations whose whole time lies in a leaf. Measured kernels are iterations of
+one op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.features.tiles import FloatArray
+from predictor.hardware.spec import DeviceSpec
+from predictor.models.aggregate_features import FEATURES
+from predictor.models.aggregate_prior import (
+    Prior,
+    PriorRows,
+    fit_prior,
+    groups,
+    levels,
+    slope_column,
+)
+from predictor.models.aggregate_rows import AggregateTable, job_context
+from predictor.models.aggregate_total import Total
+from predictor.types import Mode, Runtime
+
+HUBER = 0.3
+_PHASE = FEATURES.index("phase")
+
+LAUNCH_S: Mapping[tuple[Runtime, Mode], float] = {
+    (Runtime.EAGER, Mode.INFER): 6e-6,
+    (Runtime.EAGER, Mode.TRAIN): 6e-6,
+    (Runtime.COMPILED, Mode.INFER): 2e-6,
+    (Runtime.COMPILED, Mode.TRAIN): 2e-6,
+}
+"""Host time per kernel launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoostSettings:
+    """XGBoost settings; weights of leaves count iterations."""
+
+    rounds: int = 300
+    depth: int = 8
+    eta: float = 0.2
+    min_child_weight: float = 4.0
+    ridge: float = 3.0
+    subsample: float = 0.8
+    columns: float = 0.7
+    bins: int = 64
+
+    def parameters(self, seed: int) -> dict[str, Any]:
+        """For `xgboost.train`; one thread, so that equal seeds give equal trees."""
+        return {
+            "tree_method": "hist",
+            "max_depth": self.depth,
+            "eta": self.eta,
+            "min_child_weight": self.min_child_weight,
+            "lambda": self.ridge,
+            "subsample": self.subsample,
+            "colsample_bytree": self.columns,
+            "max_bin": self.bins,
+            "base_score": 0.0,
+            "nthread": 1,
+            "seed": seed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A prior and the booster on top of it."""
+
+    prior: Prior
+    booster: Any
+
+    def op_seconds(self, table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> FloatArray:
+        """(n,) time of all runs of each op."""
+        import xgboost
+
+        base = prior_log(self.prior, table, find_device)
+        matrix = xgboost.DMatrix(table.features, base_margin=base, nthread=1)
+        log_m = np.asarray(self.booster.predict(matrix), dtype=np.float64)
+        return table.floor_s * np.exp(log_m)
+
+    def log_times(self, table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> FloatArray:
+        """(r,) log of the predicted iteration times."""
+        return total_of(table, find_device).log_total(self.op_seconds(table, find_device))
+
+
+def total_of(table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> Total:
+    """How ops make up the iterations of a table."""
+    per_launch = np.array(
+        [
+            0.0 if find_device(row.device).kind.is_host else LAUNCH_S[row.runtime, row.mode]
+            for row in table.rows
+        ]
+    )
+    return Total(table.row, table.rest_s, per_launch * table.launches)
+
+
+def prior_log(prior: Prior, table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> FloatArray:
+    """(n,) log multipliers of the prior."""
+    group = groups(table.class_code, table.features[:, _PHASE])
+    effects = {name: prior.device_effect(find_device(name)) for name in {row.device for row in table.rows}}
+    ends = np.searchsorted(table.row, np.arange(len(table) + 1))
+    found = np.zeros(len(table.row))
+    for i, row in enumerate(table.rows):
+        ops = slice(ends[i], ends[i + 1])
+        found[ops] = prior.log_multiplier(
+            group[ops], table.log_learned[ops], job_context(row), effects[row.device]
+        )
+    return found
+
+
+def fit_aggregate(
+    table: AggregateTable,
+    find_device: Callable[[str], DeviceSpec],
+    settings: BoostSettings,
+    seed: int,
+    *,
+    weight: FloatArray | None = None,
+) -> Fitted:
+    """Prior and booster of a table; `weight` (r,) of its iterations, default 1."""
+    weights = np.ones(len(table)) if weight is None else weight
+    total = total_of(table, find_device)
+    prior = fit_prior(prior_rows(table, find_device, weights), total)
+    booster = fit_booster(table, prior_log(prior, table, find_device), total, weights, settings, seed)
+    return Fitted(prior, booster)
+
+
+def prior_rows(
+    table: AggregateTable, find_device: Callable[[str], DeviceSpec], weight: FloatArray
+) -> PriorRows:
+    """The part of a table that the prior's fit reads."""
+    contexts = [job_context(row) for row in table.rows]
+    names = sorted({row.device for row in table.rows})
+    place = {name: i for i, name in enumerate(names)}
+    return PriorRows(
+        row=table.row,
+        group=groups(table.class_code, table.features[:, _PHASE]),
+        floor_s=table.floor_s,
+        log_learned=table.log_learned,
+        log_time=table.log_time,
+        weight=weight,
+        level=np.array([levels(context) for context in contexts], dtype=np.intp),
+        slope=np.array([slope_column(context) for context in contexts], dtype=np.intp),
+        device=np.array([place[row.device] for row in table.rows], dtype=np.intp),
+        devices=tuple(find_device(name) for name in names),
+    )
+
+
+def fit_booster(
+    table: AggregateTable,
+    base: FloatArray,
+    total: Total,
+    weight: FloatArray,
+    settings: BoostSettings,
+    seed: int,
+) -> Any:
+    """The booster on top of log multipliers `base` (n,)."""
+    import xgboost
+
+    matrix = xgboost.QuantileDMatrix(table.features, max_bin=settings.bins, nthread=1)
+    matrix.set_base_margin(base)
+
+    def objective(margin: NDArray[np.float32], _: object) -> tuple[FloatArray, FloatArray]:
+        shares, log_total = total.shares(table.floor_s * np.exp(np.asarray(margin, dtype=np.float64)))
+        residual = log_total - table.log_time
+        robust = weight / np.sqrt(1 + (residual / HUBER) ** 2)
+        gradient = (robust * residual)[table.row] * shares
+        return gradient, np.maximum(robust[table.row] * shares, 1e-9)
+
+    return xgboost.train(settings.parameters(seed), matrix, settings.rounds, obj=objective)

@@ -1,0 +1,190 @@
+"""Op times of a whole iteration as timed iterations teach them, and how far off their sum may be.
+
+The op-level model knows single kernels; this one, trained on whole-model timings by the shares of the ops
+(predictor.models.aggregate_training), corrects it for the job: layout, autocast, compiler, framework version,
+backward kernels and devices that have no operator table. Answers are those of the booster on top of the
+prior, never below what the rated peak allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.errors import InvalidBundle
+from predictor.features.tiles import FloatArray
+from predictor.features.work import OpWork
+from predictor.features.work_table import LAUNCHES, work_table
+from predictor.hardware.spec import DeviceKind, DeviceSpec
+from predictor.models.aggregate_features import (
+    JobContext,
+    aggregate_features,
+    classes,
+    device_facts,
+    roofline_s,
+    schema_hash,
+)
+from predictor.models.aggregate_prior import Prior, groups
+from predictor.models.aggregate_rows import REST_FRACTION
+from predictor.models.aggregate_total import REST_FACTOR, iteration_s
+from predictor.models.booster import load_booster
+from predictor.models.bundle import Bundle, TrainedModel
+from predictor.models.op_time import OpCosts
+from predictor.types import Mode, Runtime
+
+MODEL_NAME = "step_time"
+DEVICE, HOST = "device", "host"
+"""Boosters: of devices that kernels are launched on, and of processors."""
+PEAK_SHARE = 0.95
+"""No op is faster than this share of the time at the rated peak: clocks may exceed the rating a little."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Corrected costs of n distinct works.
+
+    Attributes:
+        time_s: (n,) device time of one run. launch_s: host time per kernel launch.
+        log_spread: log half-width of the 90 % interval of the iteration.
+        known_device: whether iterations on this device were trained on.
+    """
+
+    time_s: FloatArray
+    launch_s: float
+    log_spread: float
+    known_device: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpread:
+    """Log half-widths of an iteration's 90 % interval by situation."""
+
+    known: float
+    new: float
+
+
+class StepTimeModel:
+    """Corrects op times of a job. Immutable after loading; safe to share between threads."""
+
+    def __init__(
+        self,
+        priors: Mapping[str, Prior],
+        boosters: Mapping[str, Any],
+        launch_s: Mapping[tuple[Runtime, Mode], float],
+        spreads: Mapping[str, StepSpread],
+    ) -> None:
+        """All by DEVICE and HOST; `launch_s` by runtime and mode."""
+        self._priors = priors
+        self._boosters = boosters
+        self._launch_s = launch_s
+        self._spreads = spreads
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> StepTimeModel | None:
+        """None for a bundle without the model. Raises InvalidBundle: trained on other columns."""
+        if MODEL_NAME not in bundle.models:
+            return None
+        params = bundle.params(MODEL_NAME)
+        if params.get("feature_schema") != schema_hash():
+            raise InvalidBundle(
+                f"{bundle.path}: step_time was trained on other feature columns than this version builds; "
+                "run `perfcast train`"
+            )
+        return cls._of(params, {name: bundle.booster(MODEL_NAME, name) for name in params["priors"]})
+
+    @classmethod
+    def from_trained(cls, trained: TrainedModel) -> StepTimeModel:
+        """A model straight from training."""
+        return cls._of(trained.params, {name: load_booster(raw) for name, raw in trained.boosters.items()})
+
+    @classmethod
+    def _of(cls, params: Mapping[str, Any], boosters: Mapping[str, Any]) -> StepTimeModel:
+        launch_s = {}
+        for key, value in params["launch_s"].items():
+            runtime, mode = key.split("/")
+            launch_s[Runtime(runtime), Mode(mode)] = float(value)
+        return cls(
+            {name: Prior.from_json(prior) for name, prior in params["priors"].items()},
+            boosters,
+            launch_s,
+            {name: StepSpread(**spread) for name, spread in params["spreads"].items()},
+        )
+
+    def covers(self, device: DeviceSpec) -> bool:
+        """Whether timings of such devices were trained on."""
+        return _domain(device) in self._priors
+
+    def costs(
+        self, works: Sequence[OpWork], count: FloatArray, costs: OpCosts, device: DeviceSpec, job: JobContext
+    ) -> StepCosts:
+        """Corrected costs of `works` that each run `count` times in one iteration of `job`.
+
+        Raises KeyError for a device that is not covered.
+        """
+        domain = _domain(device)
+        prior, spread = self._priors[domain], self._spreads[domain]
+        is_host = device.kind.is_host
+        known = prior.kernel.holds(device)
+        return StepCosts(
+            time_s=self._times(works, count, costs, device, job, domain),
+            launch_s=0.0 if is_host else self._launch_s[job.runtime, job.mode],
+            log_spread=spread.known if known else spread.new,
+            known_device=known,
+        )
+
+    def _times(
+        self,
+        works: Sequence[OpWork],
+        count: FloatArray,
+        costs: OpCosts,
+        device: DeviceSpec,
+        job: JobContext,
+        domain: str,
+    ) -> FloatArray:
+        import xgboost
+
+        total = costs.floor_s * count
+        listed = _listed(total) & (costs.floor_s > 0)
+        time_s = REST_FACTOR * costs.floor_s
+        if not listed.any():
+            return time_s
+        table = work_table([works[i] for i in np.flatnonzero(listed)])
+        prior, facts = self._priors[domain], device_facts(device)
+        code = classes(table)
+        floor_s, learned_s = costs.floor_s[listed], costs.time_s[listed]
+        log_share = np.log(total[listed] / total.sum())
+        features = aggregate_features(table, log_share, floor_s, learned_s, facts, job, code)
+        base = prior.log_multiplier(
+            groups(code, table.phase), np.log(learned_s / floor_s), job, prior.device_effect(device)
+        )
+        margin = xgboost.DMatrix(features, base_margin=base, nthread=1)
+        log_m = np.asarray(self._boosters[domain].predict(margin), dtype=np.float64)
+        time_s[listed] = np.maximum(floor_s * np.exp(log_m), PEAK_SHARE * roofline_s(table, facts)[0])
+        return time_s
+
+
+def iteration_time_s(
+    time_s: FloatArray, count: FloatArray, works: Sequence[OpWork], launch_s: float
+) -> float:
+    """Seconds of one iteration of distinct works."""
+    launches = float(work_table(works).numbers[:, LAUNCHES] @ count)
+    return float(iteration_s(np.array(time_s @ count), np.array(launches * launch_s)))
+
+
+def _domain(device: DeviceSpec) -> str:
+    if device.kind.is_host:
+        return HOST if device.kind is DeviceKind.CPU else ""
+    return DEVICE if device.kind is DeviceKind.GPU else ""
+
+
+def _listed(total: FloatArray) -> NDArray[np.bool_]:
+    """(n,) all but the smallest works that make up REST_FRACTION of the sum."""
+    order = np.argsort(total, kind="stable")
+    share = np.cumsum(total[order]) / max(float(total.sum()), 1e-30)
+    listed = np.zeros(len(total), dtype=np.bool_)
+    listed[order] = share > REST_FRACTION
+    return listed
