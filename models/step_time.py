@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from predictor.errors import InvalidBundle
 from predictor.features.tiles import FloatArray
 from predictor.features.work import OpWork
-from predictor.features.work_table import LAUNCHES, work_table
+from predictor.features.work_table import work_table
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.models.aggregate_features import (
     JobContext,
@@ -30,7 +30,7 @@ from predictor.models.aggregate_features import (
 )
 from predictor.models.aggregate_prior import Prior, groups
 from predictor.models.aggregate_rows import REST_FRACTION
-from predictor.models.aggregate_total import REST_FACTOR, iteration_s
+from predictor.models.aggregate_total import REST_FACTOR
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.op_time import OpCosts
@@ -152,7 +152,7 @@ class StepTimeModel:
         time_s = REST_FACTOR * costs.floor_s
         if not listed.any():
             return time_s
-        table = work_table([works[i] for i in np.flatnonzero(listed)])
+        table = work_table([work for work, keep in zip(works, listed, strict=True) if keep])
         prior, facts = self._priors[domain], device_facts(device)
         code = classes(table)
         floor_s, learned_s = costs.floor_s[listed], costs.time_s[listed]
@@ -165,14 +165,6 @@ class StepTimeModel:
         log_m = np.asarray(self._boosters[domain].predict(margin), dtype=np.float64)
         time_s[listed] = np.maximum(floor_s * np.exp(log_m), PEAK_SHARE * roofline_s(table, facts)[0])
         return time_s
-
-
-def iteration_time_s(
-    time_s: FloatArray, count: FloatArray, works: Sequence[OpWork], launch_s: float
-) -> float:
-    """Seconds of one iteration of distinct works."""
-    launches = float(work_table(works).numbers[:, LAUNCHES] @ count)
-    return float(iteration_s(np.array(time_s @ count), np.array(launches * launch_s)))
 
 
 def _domain(device: DeviceSpec) -> str:
