@@ -191,31 +191,41 @@ def _averaged(
     if plan.zero == 3:
         return reduced, gather
     for stage in range(plan.pp):
-        ready, cost, first = [], [], []
+        end_s = float(reduced[stage])
+        ready, cost = [], []
         # Chunks finish from the last to the first.
         for q in range(stage, len(stages.ends), plan.pp)[::-1]:
-            end_s = pipeline.last_backward_end_s[0, q]
+            last_s = pipeline.last_backward_end_s[0, q : q + 1]
+            every_s = pipeline.backward_end_s[0, q] if plan.zero == 2 else last_s
             for size, offset, replicas in chunk_buckets(rank, stages, q, plan, dense, experts):
                 if replicas.count == 1:
                     continue
-                ready.append(offset + end_s if plan.overlap else np.full(len(size), reduced[stage]))
-                first.append(offset + pipeline.first_backward_end_s[0, q])
+                at = offset[:, None] + every_s if plan.overlap else np.full((len(size), len(every_s)), end_s)
+                ready.append(at)
                 cost.append(replicas.reduce_s(size, cluster))
                 if replicas.zero:
                     gather[stage] += replicas.gather_s(size, cluster).sum()
-        if not cost:
-            continue
-        at, order = np.concatenate(ready), np.argsort(np.concatenate(ready), kind="stable")
-        costs = np.concatenate(cost)[order]
-        finish = stream_end_s(at[order], costs)
-        if plan.zero == 2 and plan.microbatches > 1 and plan.overlap:
-            # Gradients of every microbatch are reduced; the stream may fall behind from the first on.
-            start = np.concatenate(first)[order]
-            finish = max(finish, stream_end_s(start, costs) + (plan.microbatches - 1) * float(costs.sum()))
-        elif plan.zero == 2:
-            finish += (plan.microbatches - 1) * float(costs.sum())
-        reduced[stage] = max(reduced[stage], finish)
+        if cost:
+            left_out = plan.microbatches - ready[0].shape[1] if plan.zero == 2 else 0
+            reduced[stage] = max(end_s, _stream_s(np.concatenate(ready), np.concatenate(cost), left_out))
     return reduced, gather
+
+
+def _stream_s(ready_s: FloatArray, cost_s: FloatArray, left_out: int) -> float:
+    """When a stream has done all tasks.
+
+    Args:
+        ready_s: (tasks, microbatches); `left_out` microbatches in the middle are not given. cost_s: (tasks,)
+    """
+    count = ready_s.shape[1]
+    order = np.argsort(ready_s, axis=None, kind="stable")
+    costs = np.broadcast_to(cost_s[:, None], ready_s.shape).ravel()
+    if not left_out:
+        return stream_end_s(ready_s.ravel()[order], costs[order])
+    half = count // 2
+    later = _stream_s(ready_s[:, half:], cost_s, 0)
+    earlier = _stream_s(ready_s[:, :half], cost_s, 0)
+    return float(max(later, earlier + (left_out + count - half) * cost_s.sum()))
 
 
 def chunk_buckets(

@@ -16,7 +16,7 @@ from predictor.parallel.placement import boundary_crosses_node, group_place
 from predictor.parallel.plan import Plan
 from predictor.parallel.schedule import PipelineShape
 from predictor.parallel.stages import balanced_chunks
-from predictor.parallel.zero import Replicas, sharded_pass
+from predictor.parallel.zero import Replicas, ShardedPass, sharded_pass
 
 _ONE_LINK = GroupShape(2, 1, 2, 2)
 _TWO_NODES = GroupShape(1, 2, 1, 2)
@@ -179,27 +179,50 @@ def _shared(
     training: bool,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """(forward, backward, waiting, exchanges) of each virtual stage under ZeRO-3."""
-    plain = rank.parameter_bytes - rank.expert_bytes
-    gather = dense.gather_s(plain, cluster)
-    reduce = dense.reduce_s(plain, cluster) if training else np.zeros(rank.pieces)
-    if experts is not None and rank.expert_bytes.any():
-        gather = gather + experts.gather_s(rank.expert_bytes, cluster)
-        if training:
-            reduce = reduce + experts.reduce_s(rank.expert_bytes, cluster)
+    gather, reduce = _shared_exchanges(rank, cluster, dense, experts)
     found = np.zeros((4, len(ends)))
     for q, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-        part = slice(begin, end)
-        backward = rank.backward_s[part] if training else np.zeros(end - begin)
-        result = sharded_pass(
-            rank.forward_s[part], backward, gather[part], reduce[part], overlap=plan.overlap
-        )
-        if not training:
-            found[:, q] = result.forward_s, 0.0, result.exposed_s[0], result.exchange_s[0]
-            continue
+        result = _pass(rank, slice(begin, end), gather, reduce, plan, training)
+        passes = 2 if training else 1
         found[:, q] = (
             result.forward_s,
             result.backward_s,
-            sum(result.exposed_s),
-            sum(result.exchange_s),
+            sum(result.exposed_s[:passes]),
+            sum(result.exchange_s[:passes]),
         )
     return found[0], found[1], found[2], found[3]
+
+
+def shared_pass(
+    rank: RankCosts,
+    stages: StageCosts,
+    q: int,
+    plan: Plan,
+    cluster: ClusterSpec,
+    dense: Replicas,
+    experts: Replicas | None,
+    *,
+    training: bool,
+) -> ShardedPass:
+    """One microbatch of virtual stage `q` under ZeRO-3, exchange by exchange."""
+    gather, reduce = _shared_exchanges(rank, cluster, dense, experts)
+    return _pass(rank, slice(stages.begins[q], stages.ends[q]), gather, reduce, plan, training)
+
+
+def _pass(
+    rank: RankCosts, part: slice, gather: FloatArray, reduce: FloatArray, plan: Plan, training: bool
+) -> ShardedPass:
+    backward = rank.backward_s[part] if training else np.zeros(part.stop - part.start)
+    return sharded_pass(rank.forward_s[part], backward, gather[part], reduce[part], overlap=plan.overlap)
+
+
+def _shared_exchanges(
+    rank: RankCosts, cluster: ClusterSpec, dense: Replicas, experts: Replicas | None
+) -> tuple[FloatArray, FloatArray]:
+    """(k,) time to gather the weights of each piece, and to reduce its gradients."""
+    plain = rank.parameter_bytes - rank.expert_bytes
+    gather, reduce = dense.gather_s(plain, cluster), dense.reduce_s(plain, cluster)
+    if experts is not None and rank.expert_bytes.any():
+        gather = gather + experts.gather_s(rank.expert_bytes, cluster)
+        reduce = reduce + experts.reduce_s(rank.expert_bytes, cluster)
+    return gather, reduce

@@ -7,13 +7,13 @@ many plans of one shape at once. Long runs of microbatches settle into a rhythm 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.parallel.schedule import PipelineShape, TaskKind, Waves, waves
+from predictor.parallel.schedule import PipelineShape, TaskKind, waves
 
 FloatArray = NDArray[np.float64]
 
@@ -44,13 +44,14 @@ class PipelineTimes:
         stage_end_s: (n, stages) end of each stage's last task.
         last_backward_end_s: (n, virtual stages) end of each chunk's last backward pass, or of its weight
             gradients where a schedule splits them; in inference of its last forward pass.
-        first_backward_end_s: the same of each chunk's first one.
+        backward_end_s: (n, virtual stages, solved microbatches) the same of every microbatch that was solved;
+            of a longer run the later half is that of its last microbatches.
     """
 
     total_s: FloatArray
     stage_end_s: FloatArray
     last_backward_end_s: FloatArray
-    first_backward_end_s: FloatArray
+    backward_end_s: FloatArray
 
 
 def pipeline_times(shape: PipelineShape, times: ChunkTimes) -> PipelineTimes:
@@ -65,8 +66,50 @@ def pipeline_times(shape: PipelineShape, times: ChunkTimes) -> PipelineTimes:
     # A slow stage behind a long queue sets the rhythm only after many microbatches.
     total_s = np.maximum(total_s, lower_bound_s(shape, times))
     added_s = (total_s - long.total_s)[:, None]
+    late = np.arange(limit) >= limit // 2
     return PipelineTimes(
-        total_s, long.stage_end_s + added_s, long.last_backward_end_s + added_s, long.first_backward_end_s
+        total_s,
+        long.stage_end_s + added_s,
+        long.last_backward_end_s + added_s,
+        long.backward_end_s + added_s[:, :, None] * late,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """When the tasks of one pipeline run, (kind, virtual stages, microbatches); NaN for tasks it lacks.
+
+    Attributes:
+        start_s, end_s: of the task. sent_s, arrived_s: of the message that follows it; equal without one.
+    """
+
+    start_s: FloatArray
+    end_s: FloatArray
+    sent_s: FloatArray
+    arrived_s: FloatArray
+
+
+def task_times(shape: PipelineShape, times: ChunkTimes) -> TaskTimes:
+    """The full schedule of the first of `times`, microbatch by microbatch, however many there are."""
+    plan = waves(shape)
+    one = ChunkTimes(*(getattr(times, field.name)[:1] for field in fields(times)))
+    durations, send = _task_durations(shape, one)[:, 0], _link_durations(shape, one)[:, 0]
+    ended, arrived, _ = _run(shape, one)
+    q, m = shape.virtual_stages, shape.microbatches
+    seen = np.zeros(plan.task_count + 1, dtype=bool)
+    seen[plan.task] = True
+    mask = seen[:-1].reshape(3, q, m)
+
+    def masked(values: FloatArray) -> FloatArray:
+        return np.where(mask, values, np.nan)
+
+    end = ended[:-1, 0].reshape(3, q, m)
+    arrive = arrived[:-1, 0].reshape(3, q, m)
+    return TaskTimes(
+        masked(end - durations.reshape(3, q, 1)),
+        masked(end),
+        masked(arrive - send.reshape(3, q, 1)),
+        masked(arrive),
     )
 
 
@@ -113,36 +156,28 @@ def _settled(shape: PipelineShape) -> int:
 
 
 def _exact(shape: PipelineShape, times: ChunkTimes) -> PipelineTimes:
-    plan = waves(shape)
     n, q, m = len(times.forward), shape.virtual_stages, shape.microbatches
-    durations = _task_durations(shape, times)
-    send = _link_durations(shape, times)
-    # (task, plan): the last row is the task that is none, over before anything starts.
-    arrived = np.zeros((plan.task_count + 1, n))
-    ended = np.zeros((plan.task_count + 1, n))
-    free = np.zeros((shape.stages, n))
-    link_free = np.zeros((2 * shape.stages + 1, n))
-    _sweep(plan, durations, send, m, arrived, ended, free, link_free)
+    ended, _, free = _run(shape, times)
     last = TaskKind.WEIGHT if shape.splits_backward else TaskKind.BACKWARD
     if not shape.training:
         last = TaskKind.FORWARD
     by_kind = ended[:-1].reshape(3, q, m, n)[last]
-    return PipelineTimes(free.max(axis=0), free.T, by_kind.max(axis=1).T, by_kind.min(axis=1).T)
+    every = by_kind.transpose(2, 0, 1)
+    return PipelineTimes(free.max(axis=0), free.T, every.max(axis=2), every)
 
 
-def _sweep(
-    plan: Waves,
-    durations: FloatArray,
-    send: FloatArray,
-    microbatches: int,
-    arrived: FloatArray,
-    ended: FloatArray,
-    free: FloatArray,
-    link_free: FloatArray,
-) -> None:
-    """Runs the waves in order, filling in when tasks end and their messages arrive."""
+def _run(shape: PipelineShape, times: ChunkTimes) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """((task, n) ends, (task, n) arrivals of messages, (stage, n) ends of stages), wave by wave.
+
+    The last task is the one that is none: over before anything starts.
+    """
+    plan = waves(shape)
+    n = len(times.forward)
+    durations, send = _task_durations(shape, times), _link_durations(shape, times)
+    arrived, ended = np.zeros((2, plan.task_count + 1, n))
+    free, link_free = np.zeros((shape.stages, n)), np.zeros((2 * shape.stages + 1, n))
     starts = plan.starts.tolist()
-    group = plan.task // microbatches
+    group = plan.task // shape.microbatches
     for begin, end in pairwise(starts):
         task, stage, link = plan.task[begin:end], plan.stage[begin:end], plan.link[begin:end]
         rows = group[begin:end]
@@ -152,6 +187,7 @@ def _sweep(
         message = np.maximum(finish, link_free[link]) + send[rows]
         link_free[link] = message
         arrived[task] = message
+    return ended, arrived, free
 
 
 def _task_durations(shape: PipelineShape, times: ChunkTimes) -> FloatArray:

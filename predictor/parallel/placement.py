@@ -33,7 +33,7 @@ def group_place(plan: Plan, group: str, cluster: ClusterSpec) -> GroupShape:
     Raises InvalidPlan when the plan needs more devices than the cluster has, or for an unknown group.
     """
     _check(plan, cluster)
-    return _place(axis_sizes(plan), plan.placement, axes_of(group), cluster.devices_per_node, 1, True)
+    return _place(axis_sizes(plan), plan.placement, axes_of(group), cluster.devices_per_node, 0, True)
 
 
 def shard_place(plan: Plan, group: str, cluster: ClusterSpec, shards: int) -> tuple[GroupShape, GroupShape]:
@@ -102,13 +102,12 @@ def _place(
     shards: int,
     inside: bool,
 ) -> GroupShape:
-    """Place of the worst group; `shards` > 1 cuts each into copies of that many members.
+    """Place of the worst group; `shards` above 0 cuts each into copies of that many members.
 
-    `inside` looks at the members of a copy (with shards = 1, at the whole group), else at those that hold
-    the same part of each copy.
+    `inside` looks at the members of a copy, else at those that hold the same part of each copy.
     """
     members = group_members(sizes, placement, axes)
-    if shards > 1 or not inside:
+    if shards:
         copies = members.reshape(len(members), -1, shards)
         if not inside:
             copies = copies.transpose(0, 2, 1)

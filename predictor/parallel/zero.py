@@ -126,6 +126,16 @@ def stream_end_s(ready_s: FloatArray, cost_s: FloatArray) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A piece's `compute`, `gather` or `reduce`, in seconds from the begin of the pass."""
+
+    what: str
+    piece: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ShardedPass:
     """One microbatch through pieces whose weights are gathered on the way; seconds.
 
@@ -133,12 +143,14 @@ class ShardedPass:
         forward_s, backward_s: durations, waiting included; backward ends when the last gradient is reduced.
         exposed_s: (2,) the part of each that waits.
         exchange_s: (2,) exchanges of each, hidden or not.
+        spans: (2,) what runs when in either.
     """
 
     forward_s: float
     backward_s: float
     exposed_s: tuple[float, float]
     exchange_s: tuple[float, float]
+    spans: tuple[tuple[Span, ...], tuple[Span, ...]]
 
 
 def sharded_pass(
@@ -151,32 +163,50 @@ def sharded_pass(
 ) -> ShardedPass:
     """A microbatch under ZeRO-3 on the pieces of one stage, in forward order.
 
-    The next piece's weights are asked for when a piece starts to compute. The last piece keeps its weights
-    for backward.
+    The next piece's weights are asked for when a piece starts to compute, without `overlap` when it has done
+    so; gradients are reduced when their piece is done. The last piece keeps its weights for backward.
     """
     gathers, reduces = gather_s.tolist(), reduce_s.tolist()
-    gathers_again = [*gathers[:-1], 0.0]
-    exchange = (sum(gathers), sum(gathers_again) + sum(reduces))
-    if not overlap:
-        forward, backward = float(forward_s.sum()) + exchange[0], float(backward_s.sum()) + exchange[1]
-        return ShardedPass(forward, backward, exchange, exchange)
-    stream = done = 0.0
-    arrives = stream = gathers[0]
-    steps = forward_s.tolist()
-    for index, step in enumerate(steps):
-        start = max(done, arrives)
-        if index + 1 < len(steps):
-            arrives = stream = max(stream, start) + gathers[index + 1]
-        done = start + step
-    forward = done
+    forward = _one_way(forward_s.tolist(), gathers, [0.0] * len(gathers), range(len(gathers)), overlap)
+    kept = [*gathers[:-1], 0.0]
+    backward = _one_way(backward_s.tolist(), kept, reduces, range(len(gathers) - 1, -1, -1), overlap)
+    lengths = [max((span.end_s for span in spans), default=0.0) for spans in (forward, backward)]
+    return ShardedPass(
+        lengths[0],
+        lengths[1],
+        (lengths[0] - float(forward_s.sum()), lengths[1] - float(backward_s.sum())),
+        (sum(gathers), sum(kept) + sum(reduces)),
+        (tuple(forward), tuple(backward)),
+    )
+
+
+def _one_way(
+    steps: list[float], gathers: list[float], reduces: list[float], order: range, overlap: bool
+) -> list[Span]:
+    """The pieces in `order`, each after its weights, its gradients after it, exchanges on one stream."""
+    spans: list[Span] = []
     stream = done = arrives = 0.0
-    steps = backward_s.tolist()
-    for index in range(len(steps) - 1, -1, -1):
+
+    def exchange(what: str, piece: int, ready_s: float, cost_s: float) -> float:
+        nonlocal stream
+        if cost_s:
+            begin = max(stream, ready_s)
+            stream = begin + cost_s
+            spans.append(Span(what, piece, begin, stream))
+            return stream
+        return ready_s
+
+    arrives = exchange("gather", order[0], 0.0, gathers[order[0]])
+    for position, piece in enumerate(order):
         start = max(done, arrives)
-        if index:
-            arrives = stream = max(stream, start) + gathers_again[index - 1]
-        done = start + steps[index]
-        stream = max(stream, done) + reduces[index]
-    backward = max(done, stream)
-    exposed = (forward - float(forward_s.sum()), backward - float(backward_s.sum()))
-    return ShardedPass(forward, backward, exposed, exchange)
+        done = start + steps[piece]
+        spans.append(Span("compute", piece, start, done))
+        following = order[position + 1] if position + 1 < len(order) else None
+        if following is not None and overlap:
+            arrives = exchange("gather", following, start, gathers[following])
+        reduced = exchange("reduce", piece, done, reduces[piece])
+        if not overlap:
+            done = max(done, reduced)
+            if following is not None:
+                arrives = exchange("gather", following, done, gathers[following])
+    return spans

@@ -50,6 +50,8 @@ def test_hybrid_shards_are_neighbours() -> None:
     inside, across = shard_place(plan, "dp_cp", CLUSTER, 8)
     assert inside == GroupShape(8, 1, 8, 8)
     assert across == GroupShape(1, 4, 1, 4)
+    alone, all_ranks = shard_place(plan, "dp_cp", CLUSTER, 1)
+    assert (alone.ranks, all_ranks) == (1, group_place(plan, "dp_cp", CLUSTER))
     with pytest.raises(InvalidPlan, match="shards do not divide"):
         shard_place(plan, "dp_cp", CLUSTER, 5)
 
