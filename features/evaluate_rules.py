@@ -82,7 +82,7 @@ class RuleEvaluator:
 
     def __call__(self, node: Node) -> Evaluated:
         """The evaluation of `node`. Raises InvalidGraph when a rule cannot make sense of its operands."""
-        signature = self._signature(node)
+        signature = self.signature(node)
         found = self._known.get(signature)
         if found is None:
             try:
@@ -131,7 +131,8 @@ class RuleEvaluator:
         self._value_keys[name] = key
         return key
 
-    def _signature(self, node: Node) -> Hashable:
+    def signature(self, node: Node) -> Hashable:
+        """What tells `node` from others for a rule; equal signatures, equal answers."""
         keys = self._value_keys
         inputs = node.inputs
         parts = [keys[name] if name in keys else self._value_key(name) for name in inputs]
@@ -145,7 +146,7 @@ class RuleEvaluator:
     def _evaluate(self, node: Node) -> Evaluated:
         work_rules, backward_rules = self._rules
         opset = self._graph.opsets.get(node.domain, 1)
-        view = self._view(node, opset)
+        view = self.view(node)
         rule = work_rules.get(node.domain, node.op_type, opset)
         body = node.attributes.get("body")
         if rule is None and isinstance(body, Graph):
@@ -167,7 +168,8 @@ class RuleEvaluator:
             backward_workspace_bytes=_convolution_bytes(backward.works if backward else ()),
         )
 
-    def _view(self, node: Node, opset: int) -> OpView:
+    def view(self, node: Node) -> OpView:
+        """`node` as its rules see it."""
         position = {name: f"in{index}" for index, name in reversed(list(enumerate(node.inputs)))}
         values = self._graph.values
 
@@ -180,7 +182,7 @@ class RuleEvaluator:
             attributes=node.attributes,
             inputs=tuple(renamed(name, position[name]) for name in node.inputs),
             outputs=tuple(renamed(name, f"out{index}") for index, name in enumerate(node.outputs)),
-            opset=opset,
+            opset=self._graph.opsets.get(node.domain, 1),
             constants=tuple(self._graph.constants.get(name) for name in node.inputs),
             weights=tuple(name in self._weights for name in node.inputs),
             precision=self._precision,

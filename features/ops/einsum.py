@@ -17,7 +17,8 @@ from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
 from predictor.features.work import Contraction, Family, OpWork, Phase, Rows
 
 
-def _einsum_sides(op: OpView) -> tuple[list[str], str, dict[str, int]]:
+def einsum_sides(op: OpView) -> tuple[list[str], str, dict[str, int]]:
+    """Index letters per operand, of the output, and the size of each letter."""
     count = len(op.text("equation").partition("->")[0].split(","))
     return _sides(op.text("equation"), [op.input(index).shape for index in range(count)])
 
@@ -78,7 +79,7 @@ def _einsum_contraction(left: str, right: str, out: str, sizes: dict[str, int]) 
 @WORK_RULES.register("", "Einsum")
 def einsum(op: OpView) -> tuple[OpWork, ...]:
     """Two operands are one batch of products, more are contracted from the left, one is summed."""
-    terms, out_term, sizes = _einsum_sides(op)
+    terms, out_term, sizes = einsum_sides(op)
     out = op.output()
     if len(terms) == 1:
         rows = Rows(out.elements, max(1, op.input(0).elements // max(1, out.elements)))
@@ -112,7 +113,7 @@ def einsum(op: OpView) -> tuple[OpWork, ...]:
 @BACKWARD_RULES.register("", "Einsum")
 def einsum_backward(op: OpView) -> Backward:
     """Per operand that needs it, the product of the output's gradient with the other operand."""
-    terms, out_term, sizes = _einsum_sides(op)
+    terms, out_term, sizes = einsum_sides(op)
     out = op.output()
     if len(terms) != 2:
         forward = tuple(item.in_phase(Phase.BACKWARD) for item in einsum(op))

@@ -1,9 +1,9 @@
 """Attention over a sequence that is split among ranks: keys and values go round a ring.
 
 perfcast::RingAttention(q, k, v[, mask]) on one rank's shards of equal length. Each of n steps meets the
-queries with one shard of keys and values; meanwhile the next shard arrives (Liu et al. 2023, arXiv:2310.01889).
-Causal shards are cut in zigzag, rank i holding parts i and 2n - 1 - i of 2n, so that all ranks compute equally
-many scores: the triangle of the own shard, then n - 1 half squares, together 1/n of the whole triangle.
+queries with one shard of keys and values, while the next shard arrives (Liu et al. 2023, arXiv:2310.01889).
+Causal shards are cut in zigzag, rank i holding parts i and 2n - 1 - i of 2n, so that all ranks compute equal
+shares: the triangle of the own shard, then n - 1 half squares, together 1/n of the whole triangle.
 
 Backward sends keys and values round once more (n - 1 hops), and their gradients back home (n hops).
 """
