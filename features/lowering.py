@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from predictor.features.fusion import recognise
@@ -20,6 +21,7 @@ def lower(
     runtime: Runtime = Runtime.EAGER,
     training: bool = False,
     layout: Layout = Layout.NCHW,
+    split: Callable[[Graph], Graph] | None = None,
 ) -> Graph:
     """Recognises blocks, applies the numeric policy, then groups what a compiler fuses.
 
@@ -27,7 +29,9 @@ def lower(
     is written, and training needs the floats.
 
     Autocast decides operator by operator, so it must see blocks (a GELU spelled with Pow is no Pow) but no
-    groups."""
+    groups. So must `split`, which makes the graph of one rank of a plan (predictor.parallel.sharding): what
+    ranks exchange, no compiler fuses.
+    """
     nodes = tuple(_with_lowered_body(node, precision, runtime, training, layout) for node in graph.nodes)
     graph = replace(graph, nodes=nodes)
     if not training:
@@ -35,6 +39,8 @@ def lower(
     if runtime is Runtime.COMPILED and not training:
         graph = fuse_quantised(graph)
     typed = apply_precision(recognise(graph, runtime, layout), precision)
+    if split is not None:
+        typed = split(typed)
     return group_pointwise(typed) if runtime is Runtime.COMPILED else typed
 
 
