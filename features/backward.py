@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from predictor.features.evaluate_rules import Evaluated, actual_name
 from predictor.features.gradient_strides import GradientStrides
 from predictor.features.graph import IN_PLACE, Graph, Node, Value
-from predictor.features.liveness import MemoryStep
+from predictor.features.liveness import MemoryStep, Part, Step
 from predictor.features.op_view import element_bits, vector_compute
 from predictor.features.rules import Backward
 from predictor.features.work import Elements, Family, OpInstance, OpWork, ParameterGradient, Phase
@@ -25,6 +26,7 @@ class BackwardStep:
     passes: tuple[str, ...]
     saves: tuple[str, ...]
     extra_bytes: int
+    temporary_bytes: int = 0
 
 
 class BackwardPass:
@@ -40,20 +42,35 @@ class BackwardPass:
         self._additions: dict[str, OpWork] = {}
         self._steps: dict[int, BackwardStep] = {}
         self.seeds: frozenset[str] = frozenset()
+        self.order: tuple[Step, ...] = tuple(Step(Part.FORWARD, index) for index in range(len(nodes)))
+        """What runs when: the forward pass and, once `run` is done, backward with its replays and the step."""
         self.ready: dict[str, int] = {}
         """Index of the op that completes each parameter's gradient."""
 
-    def run(self, ops: list[OpInstance]) -> None:
-        """Appends the backward ops to `ops`."""
+    def run(self, ops: list[OpInstance], replays: Sequence[Sequence[int]] = ()) -> None:
+        """Appends the backward ops to `ops`.
+
+        Args:
+            replays: runs of nodes, ascending, that forward keeps nothing of: all of a run is computed again
+                before the backward step of its last node.
+        """
         arrived = self._seed(ops)
         self.seeds = frozenset(arrived)
         strides = GradientStrides(self._graph)
+        again: Mapping[int, Sequence[int]] = {run[-1]: run for run in replays if run}
+        order = list(self.order)
         for index in range(len(self._nodes) - 1, -1, -1):
             node, found = self._nodes[index], self._evaluated[index]
+            for other in again.get(index, ()):
+                ops.extend(self._replayed(other))
+                order.append(Step(Part.REPLAY, other))
+            order.append(Step(Part.BACKWARD, index))
             backward = found.backward
             if backward is None or arrived.isdisjoint(node.outputs):
                 continue
-            ops.extend(OpInstance(work, node.name, _COPY) for work in strides.before(node))
+            copied = list(strides.before(node))
+            ops.extend(OpInstance(work, node.name, _COPY) for work in copied)
+            temporary_bytes = sum(work.write_bytes for work in copied)
             ops.extend(
                 OpInstance(work, node.name, node.op_type, found.backward_covered) for work in backward.works
             )
@@ -61,8 +78,9 @@ class BackwardPass:
             for name in gradients:
                 if name in arrived:
                     ops.append(OpInstance(self._addition(name), node.name, node.op_type))
-                copies = strides.after(node, name, is_first=name not in arrived)
+                copies = list(strides.after(node, name, is_first=name not in arrived))
                 ops.extend(OpInstance(work, node.name, _COPY) for work in copies)
+                temporary_bytes += sum(work.write_bytes for work in copies)
                 arrived.add(name)
                 if name in self._graph.parameters:
                     self.ready[name] = len(ops) - 1
@@ -71,7 +89,14 @@ class BackwardPass:
                 tuple(actual_name(node, name) for name in backward.passes),
                 tuple(self._kept(actual_name(node, name), backward) for name in backward.saves),
                 backward.saved_extra_bytes,
+                temporary_bytes + found.backward_temporary_bytes,
             )
+        self.order = (*order, Step(Part.OPTIMIZER, len(self._nodes)))
+
+    def _replayed(self, index: int) -> list[OpInstance]:
+        """A node's forward kernels, run once more inside backward."""
+        node, found = self._nodes[index], self._evaluated[index]
+        return [replace(op, work=op.work.in_phase(Phase.BACKWARD)) for op in found.ops(node)]
 
     def _kept(self, name: str, backward: Backward) -> str:
         """The value that stays alive for `name`: the origin of a copy that the kernel makes by itself."""
@@ -115,6 +140,8 @@ class BackwardPass:
                     passes=step.passes,
                     saves=step.saves,
                     extra_bytes=step.extra_bytes,
+                    temporary_bytes=found.temporary_bytes,
+                    backward_temporary_bytes=step.temporary_bytes,
                     workspace_bytes=found.workspace_bytes,
                     backward_workspace_bytes=found.backward_workspace_bytes,
                     is_pinned=bool(cached_weights) and node.outputs[0] in cached_weights,

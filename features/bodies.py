@@ -13,7 +13,8 @@ from predictor.features.control import TRIP_COUNT
 from predictor.features.evaluate_rules import Evaluated, RuleEvaluator
 from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
-from predictor.features.liveness import memory_work
+from predictor.features.liveness import memory_timeline
+from predictor.features.memory_timeline import Line
 from predictor.features.rules import Backward
 from predictor.features.work import OpInstance
 
@@ -42,9 +43,10 @@ def evaluate_body(evaluate: RuleEvaluator, node: Node, body: Graph) -> Evaluated
         way_back.run(back)
         _check_size(node, back, times)
         steps = way_back.memory_steps(frozenset())
-        memory = memory_work(body, steps, training=True, seeds=way_back.seeds)
+        timeline = memory_timeline(body, steps, way_back.order, seeds=way_back.seeds)
+        saved_bytes = timeline.sum_of(Line.SAVED)
         kept = tuple(f"in{index}" for index, name in enumerate(node.inputs) if name)
-        backward = Backward(tuple(op.work for op in back) * times, kept, memory.saved_bytes * times)
+        backward = Backward(tuple(op.work for op in back) * times, kept, saved_bytes * times)
         backward_covered = all(found.backward_covered for found in evaluated)
     return Evaluated(
         forward=tuple(op.work for op in step) * times,

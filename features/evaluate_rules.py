@@ -6,7 +6,7 @@ gradient), so equal nodes of any names share one evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from predictor.errors import InvalidGraph
@@ -27,6 +27,7 @@ class Evaluated:
         backward: what the gradient asks, None where no gradient passes.
         covered, backward_covered: False where the fallback answered.
         workspace_bytes, backward_workspace_bytes: operands of the largest convolution in either direction.
+        temporary_bytes, backward_temporary_bytes: what its kernels hand to one another, beside the results.
         inner: the ops of a body, all its trips; they are the node's forward ops then.
         missing: ops in a body that no rule knows, gradients included.
     """
@@ -37,6 +38,8 @@ class Evaluated:
     backward_covered: bool
     workspace_bytes: int
     backward_workspace_bytes: int
+    temporary_bytes: int = 0
+    backward_temporary_bytes: int = 0
     inner: tuple[OpInstance, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -159,6 +162,8 @@ class RuleEvaluator:
             backward_rule = backward_rules.get(node.domain, node.op_type, opset)
             backward = backward_rule(view) if backward_rule else unknown_backward(view)
             covered = backward_rule is not None
+        results = sum(value.size_bytes for value in view.present_outputs)
+        extra = backward.saved_extra_bytes if backward else 0
         return Evaluated(
             forward=tuple(work.in_phase(Phase.FORWARD) for work in forward),
             backward=backward,
@@ -166,6 +171,8 @@ class RuleEvaluator:
             backward_covered=covered,
             workspace_bytes=_convolution_bytes(forward),
             backward_workspace_bytes=_convolution_bytes(backward.works if backward else ()),
+            temporary_bytes=_temporaries(forward, results, extra),
+            backward_temporary_bytes=_backward_temporaries(backward, view) if backward else 0,
         )
 
     def view(self, node: Node) -> OpView:
@@ -189,6 +196,25 @@ class RuleEvaluator:
             training=self._training,
             needs_gradient=frozenset(position[name] for name in node.inputs if name in self._needs_gradient),
         )
+
+
+def _backward_temporaries(backward: Backward, view: OpView) -> int:
+    if backward.temporary_bytes is not None:
+        return backward.temporary_bytes
+    wanted = {value.name: value.size_bytes for value in view.present_inputs}
+    results = sum(size for name, size in wanted.items() if name in view.needs_gradient)
+    return _temporaries(backward.works, results, 0)
+
+
+def _temporaries(works: Sequence[OpWork], result_bytes: int, kept_bytes: int) -> int:
+    """What a row of kernels writes beyond its results and what is kept: one or two of them at a time."""
+    if len(works) < _FIRST_WITH_TEMPORARIES:
+        return 0
+    written = [work.write_bytes for work in works]
+    return max(0, min(sum(written) - result_bytes - kept_bytes, 2 * max(written)))
+
+
+_FIRST_WITH_TEMPORARIES = 2
 
 
 def _convolution_bytes(works: Iterable[OpWork]) -> int:

@@ -1,22 +1,20 @@
-"""Which tensors are alive when: lifetimes of storages, their peak, and what an allocator holds.
+"""Which tensors are alive when: lifetimes of storages over one iteration.
 
 A view shares the storage of its base; a storage lives from the op that writes it to the last one that needs
-it. In training that is the backward op of the first layer that saved it. Gradients of activations live from
+it. In training that is the backward op of the last layer that saved it. Gradients of activations live from
 the op that makes them to the one that consumes them, gradients of parameters until the optimizer has stepped.
+Layers that are recomputed keep nothing but what enters them, and make the rest again when backward reaches
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from itertools import accumulate
+from enum import IntEnum
 
-from predictor.features.allocator import CachingAllocator
-from predictor.features.graph import Graph, Value
-from predictor.features.work import MemoryWork
-
-_LARGE_WORKSPACE_FACTOR = 4
+from predictor.features.graph import Graph
+from predictor.features.memory_timeline import Held, Lifetime, Line, MemoryTimeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +27,7 @@ class MemoryStep:
         gradients: inputs whose gradient its backward step makes; empty when it has none.
         passes: those of `gradients` that share the memory of the output's gradient.
         saves: values kept for the backward step. extra_bytes: further bytes kept.
+        temporary_bytes, backward_temporary_bytes: taken and given back within a step, beside the results.
         workspace_bytes, backward_workspace_bytes: operands of its largest convolution in either direction.
         is_pinned: the outputs live to the end of forward whoever reads them (autocast's weight cache).
     """
@@ -40,27 +39,28 @@ class MemoryStep:
     passes: tuple[str, ...] = ()
     saves: tuple[str, ...] = ()
     extra_bytes: int = 0
+    temporary_bytes: int = 0
+    backward_temporary_bytes: int = 0
     workspace_bytes: int = 0
     backward_workspace_bytes: int = 0
     is_pinned: bool = False
 
 
-class Line(Enum):
-    """What a storage is held for."""
+class Part(IntEnum):
+    """What runs in a step of the timeline."""
 
-    SAVED = 0
-    TRANSIENT = 1
-    PARAMETER_GRADIENT = 2
+    FORWARD = 0
+    REPLAY = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetime:
-    """`size_bytes` held during the steps `begin` to `end`, both included."""
+class Step:
+    """One step: node number `node` in execution order, in that part of the iteration."""
 
-    line: Line
-    size_bytes: int
-    begin: int
-    end: int
+    part: Part
+    node: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,290 +71,250 @@ class OptimizerMemory:
     temporary_bytes: tuple[int, ...] = ()
 
 
-def memory_work(
+def plain_order(count: int, *, training: bool) -> tuple[Step, ...]:
+    """Forward, then in training backward in reverse, then the optimizer's step."""
+    forward = [Step(Part.FORWARD, node) for node in range(count)]
+    if not training:
+        return tuple(forward)
+    backward = [Step(Part.BACKWARD, node) for node in range(count - 1, -1, -1)]
+    return (*forward, *backward, Step(Part.OPTIMIZER, count))
+
+
+def memory_timeline(
     graph: Graph,
     steps: Sequence[MemoryStep],
+    order: Sequence[Step],
     *,
-    training: bool,
     seeds: frozenset[str] = frozenset(),
     optimizer: OptimizerMemory | None = None,
-) -> MemoryWork:
-    """Persistent bytes, and what is alive at the peak of one iteration.
-
-    Steps 0..F-1 are the nodes forward, then in training F..2F-1 backward in reverse order, then the optimizer
-    step.
+    names: Sequence[str] = (),
+) -> MemoryTimeline:
+    """The iteration of `graph` as storages over time.
 
     Args:
+        steps: by node in execution order.
+        order: what runs when; nodes that occur as REPLAY keep nothing in their forward step.
         seeds: outputs whose gradient the loss makes between the passes.
         optimizer: what the step keeps and takes.
+        names: of the nodes, for explanations.
     """
     values, optimizer = graph.values, optimizer or OptimizerMemory()
-    lifetimes = _Sweep(graph, steps, training, seeds).lifetimes()
-    length = 2 * len(steps) + 1 if training else max(1, len(steps))
+    training = any(step.part is not Part.FORWARD for step in order)
+    length = max(1, len(order))
+    lifetimes = _Sweep(graph, steps, order, seeds).lifetimes()
     lifetimes += [
-        Lifetime(Line.TRANSIENT, size, length - 1, length - 1) for size in optimizer.temporary_bytes
+        Lifetime(Line.OPTIMIZER_TEMPORARY, size, length - 1, length - 1, "optimizer", len(steps))
+        for size in optimizer.temporary_bytes
     ]
-    return memory_of_lifetimes(
+    return MemoryTimeline.of(
         lifetimes,
         length=length,
+        forward_length=sum(step.part is Part.FORWARD for step in order),
         training=training,
         held=Held(
-            parameter_bytes=_total(values, graph.parameters),
-            buffer_bytes=_total(values, graph.buffers),
-            persistent_bytes=[values[name].size_bytes for name in sorted(graph.parameters | graph.buffers)],
-            input_bytes=[values[name].size_bytes for name in graph.inputs],
+            parameter_bytes=sum(values[name].size_bytes for name in graph.parameters),
+            buffer_bytes=sum(values[name].size_bytes for name in graph.buffers),
+            persistent_bytes=tuple(
+                values[name].size_bytes for name in sorted(graph.parameters | graph.buffers)
+            ),
+            input_bytes=tuple(values[name].size_bytes for name in graph.inputs),
             state_bytes=optimizer.state_bytes,
             state_step=length - 1,
         ),
-        workspaces=_workspaces(steps, training),
+        workspaces=_workspaces(steps, order),
+        step_nodes=tuple(step.node for step in order),
+        step_parts=tuple(int(step.part) for step in order),
+        node_names=tuple(names),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What an iteration holds from its first step to its last, beside the lifetimes; sizes in bytes.
-
-    Attributes:
-        parameter_bytes, buffer_bytes: totals.
-        persistent_bytes: the same, tensor by tensor, in the order in which they are allocated.
-        input_bytes: the batch, allocated anew for each iteration.
-        state_bytes: the optimizer's, allocated in step `state_step` of the first iteration.
-    """
-
-    parameter_bytes: int
-    buffer_bytes: int
-    persistent_bytes: Sequence[int]
-    input_bytes: Sequence[int]
-    state_bytes: Sequence[int] = ()
-    state_step: int = 0
-
-
-def memory_of_lifetimes(
-    lifetimes: Sequence[Lifetime],
-    *,
-    length: int,
-    training: bool,
-    held: Held,
-    workspaces: Mapping[int, int],
-) -> MemoryWork:
-    """The peak of a timeline of `length` steps, and what an allocator holds after running it twice.
-
-    Args:
-        workspaces: operands of the largest convolution, in bytes, by step.
-    """
-    saved_bytes, transient_bytes, allocated_bytes = _peak(lifetimes, length)
-    if not training:
-        saved_bytes, transient_bytes = saved_bytes + transient_bytes, 0
-    schedule = _Schedule(
-        held=held,
-        sizes=[item.size_bytes for item in lifetimes],
-        begins=_by_step(item.begin for item in lifetimes),
-        ends=_by_step(item.end for item in lifetimes),
-        workspaces=workspaces,
-        length=length,
-    )
-    plain = schedule.reserved_bytes(0)
-    return MemoryWork(
-        parameter_bytes=held.parameter_bytes,
-        gradient_bytes=sum(x.size_bytes for x in lifetimes if x.line is Line.PARAMETER_GRADIENT),
-        optimizer_state_bytes=sum(held.state_bytes),
-        buffer_bytes=held.buffer_bytes,
-        input_bytes=sum(held.input_bytes),
-        activation_bytes=saved_bytes,
-        transient_bytes=transient_bytes,
-        saved_bytes=sum(item.size_bytes for item in lifetimes if item.line is Line.SAVED),
-        live_peak_bytes=sum(held.persistent_bytes)
-        + sum(held.input_bytes)
-        + sum(held.state_bytes)
-        + saved_bytes
-        + transient_bytes
-        + allocated_bytes,
-        reserved_bytes=plain,
-        workspace_reserved_bytes=schedule.reserved_bytes(1) if workspaces else plain,
-        large_workspace_reserved_bytes=(
-            schedule.reserved_bytes(_LARGE_WORKSPACE_FACTOR) if workspaces else plain
-        ),
-    )
-
-
-def _total(values: Mapping[str, Value], names: Iterable[str]) -> int:
-    return sum(values[name].size_bytes for name in names)
-
-
-def _peak(lifetimes: Sequence[Lifetime], length: int) -> tuple[int, int, int]:
-    """(saved, transient, parameter gradients) at the first step with the largest sum."""
-    differences = {line: [0] * (length + 1) for line in Line}
-    for item in lifetimes:
-        timeline = differences[item.line]
-        timeline[item.begin] += item.size_bytes
-        timeline[item.end + 1] -= item.size_bytes
-    saved, transient, gradients = (list(accumulate(differences[line])) for line in Line)
-    return max(zip(saved[:length], transient, gradients, strict=False), key=sum)
-
-
-def _workspaces(steps: Sequence[MemoryStep], training: bool) -> dict[int, int]:
+def _workspaces(steps: Sequence[MemoryStep], order: Sequence[Step]) -> dict[int, int]:
     """Bytes of the largest convolution's operands by step of the timeline."""
-    found = {index: step.workspace_bytes for index, step in enumerate(steps) if step.workspace_bytes}
-    if training:
-        last = 2 * len(steps) - 1
-        found.update(
-            (last - index, step.backward_workspace_bytes)
-            for index, step in enumerate(steps)
-            if step.gradients and step.backward_workspace_bytes
-        )
+    found: dict[int, int] = {}
+    for index, step in enumerate(order):
+        if step.part is Part.OPTIMIZER:
+            continue
+        node = steps[step.node]
+        backward = step.part is Part.BACKWARD
+        size = node.backward_workspace_bytes if backward else node.workspace_bytes
+        if size and (node.gradients or not backward):
+            found[index] = size
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Schedule:
-    """What an allocator is asked for, in order; sizes in bytes.
+@dataclass(slots=True)
+class _Storage:
+    """A storage that a node wrote: name of its value, size, and what the sweep has found so far."""
 
-    Attributes:
-        sizes: of the lifetimes. begins, ends: their indices by step.
-        workspaces: taken and given back within a step.
-    """
-
-    held: Held
-    sizes: Sequence[int]
-    begins: Mapping[int, Sequence[int]]
-    ends: Mapping[int, Sequence[int]]
-    workspaces: Mapping[int, int]
-    length: int
-
-    def reserved_bytes(self, workspace_factor: int) -> int:
-        """What a caching allocator has taken from the driver after two iterations."""
-        allocator = CachingAllocator()
-        allocate, release, sizes = allocator.allocate, allocator.release, self.sizes
-        addresses = [0] * len(sizes)
-        for size in self.held.persistent_bytes:
-            allocate(size)
-        for iteration in range(2):
-            batch = [allocate(size) for size in self.held.input_bytes]
-            for step in range(self.length):
-                if step == self.held.state_step and iteration == 0:
-                    for size in self.held.state_bytes:
-                        allocate(size)
-                for index in self.begins.get(step, ()):
-                    addresses[index] = allocate(sizes[index])
-                if workspace_factor and step in self.workspaces:
-                    release(allocate(workspace_factor * self.workspaces[step]))
-                for index in self.ends.get(step, ()):
-                    release(addresses[index])
-            for address in batch:
-                release(address)
-        return allocator.reserved_bytes
-
-
-def _by_step(steps: Iterable[int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for index, step in enumerate(steps):
-        found.setdefault(step, []).append(index)
-    return found
+    name: str
+    size_bytes: int
+    begin: int
+    end: int
+    node: int
+    is_saved: bool = False
 
 
 class _Sweep:
-    """Finds storages and their lifetimes."""
+    """Finds storages and their lifetimes by running through the order once."""
 
     def __init__(
-        self, graph: Graph, steps: Sequence[MemoryStep], training: bool, seeds: frozenset[str]
+        self, graph: Graph, steps: Sequence[MemoryStep], order: Sequence[Step], seeds: frozenset[str]
     ) -> None:
         self._graph = graph
         self._seeds = seeds
         self._steps = steps
-        self._training = training
-        self._base: dict[str, str] = {}
-        self._born: dict[str, int] = {}
-        self._last_use: dict[str, int] = {}
-        self._pinned: set[str] = set()
-        for index, step in enumerate(steps):
-            self._forward(index, step)
-
-    def _root(self, name: str) -> str:
-        return self._base.get(name, name)
-
-    def _forward(self, index: int, step: MemoryStep) -> None:
-        for name in step.reads:
-            if name:
-                self._last_use[self._root(name)] = index
-        for name in step.writes:
-            if not name:
-                continue
-            source = step.reads[0] if step.is_view and step.reads else ""
-            if source and self._graph.values[source].dtype is self._graph.values[name].dtype:
-                self._base[name] = self._root(source)
-            else:
-                self._born[name] = index
-                self._last_use[name] = index
-                if step.is_pinned:
-                    self._pinned.add(name)
+        self._order = order
+        self._replayed = {step.node for step in order if step.part is Part.REPLAY}
+        self._backward_at = {
+            step.node: index for index, step in enumerate(order) if step.part is Part.BACKWARD
+        }
+        self._forward_end = sum(step.part is Part.FORWARD for step in order) - 1
+        # Where a value lies now: names of values that are views, and of values that were made again, lead to
+        # the storage that holds them.
+        self._holder: dict[str, _Storage] = {}
+        self._found: list[_Storage] = []
+        self._other: list[Lifetime] = []
 
     def lifetimes(self) -> list[Lifetime]:
         """All storages but the persistent ones, in no particular order."""
-        found = self._activations()
-        if self._training:
-            found += self._gradients()
-        return found
+        for index, step in enumerate(self._order):
+            if step.part is Part.FORWARD or step.part is Part.REPLAY:
+                self._run(index, step)
+        self._hold_results()
+        if self._backward_at:
+            self._gradients()
+        found = [
+            Lifetime(
+                _line(item, self._forward_end),
+                item.size_bytes,
+                item.begin,
+                item.end,
+                item.name,
+                item.node,
+            )
+            for item in self._found
+        ]
+        return found + self._other
 
-    def _activations(self) -> list[Lifetime]:
-        """Results of nodes; saved ones live until the backward step of their first saver."""
-        count = len(self._steps)
-        found: list[Lifetime] = []
-        release: dict[str, int] = {}
-        for index, step in enumerate(self._steps):
-            backward_index = 2 * count - 1 - index
-            for name in step.saves:
-                release.setdefault(self._root(name), backward_index)
-            if step.extra_bytes:
-                found.append(Lifetime(Line.SAVED, step.extra_bytes, index, backward_index))
-        results = {self._root(name) for name in self._graph.outputs}
-        for name, begin in self._born.items():
-            end = self._last_use[name]
-            if name in results:
-                end = 2 * count - 1 if self._training else count - 1
-            elif name in self._pinned:
-                end = count - 1
-            line = Line.SAVED if name in release else Line.TRANSIENT
-            end = max(end, release.get(name, end))
-            found.append(Lifetime(line, self._graph.values[name].size_bytes, begin, end))
-        return found
-
-    def _gradients(self) -> list[Lifetime]:
-        """Of activations until their producer's backward step, of parameters until the iteration's end."""
-        count, values, parameters = len(self._steps), self._graph.values, self._graph.parameters
-        storage: dict[str, str] = {}
-        spans: dict[str, list[int]] = {}
-        parameter_begins: dict[str, int] = {}
-        found: list[Lifetime] = []
-        for index in range(count - 1, -1, -1):
-            step, now = self._steps[index], 2 * count - 1 - index
-            if not step.gradients:
+    def _run(self, index: int, step: Step) -> None:
+        node, holder = self._steps[step.node], self._holder
+        for name in node.reads:
+            if name in holder:
+                holder[name].end = max(holder[name].end, index)
+        source = node.reads[0] if node.is_view and node.reads else ""
+        values = self._graph.values
+        for name in node.writes:
+            if not name:
                 continue
-            arrived = ""
-            for name in step.writes:
+            if source and values[source].dtype is values[name].dtype:
+                if source in holder:
+                    holder[name] = holder[source]
+                continue
+            made = _Storage(name, values[name].size_bytes, index, index, step.node)
+            if node.is_pinned:
+                made.end = max(index, self._forward_end)
+            holder[name] = made
+            self._found.append(made)
+        if node.temporary_bytes:
+            self._other.append(
+                Lifetime(Line.TRANSIENT, node.temporary_bytes, index, index, node.writes[0], step.node)
+            )
+        until = self._backward_at.get(step.node)
+        if until is None or (step.part is Part.FORWARD and step.node in self._replayed):
+            return
+        for name in node.saves:
+            if name in holder:
+                holder[name].is_saved = True
+                holder[name].end = max(holder[name].end, until)
+        if node.extra_bytes:
+            line = Line.SAVED if step.part is Part.FORWARD else Line.RECOMPUTED
+            self._other.append(Lifetime(line, node.extra_bytes, index, until, node.writes[0], step.node))
+
+    def _hold_results(self) -> None:
+        """The caller holds what the model returned until the iteration is over."""
+        last = len(self._order) - 1
+        for name in self._graph.outputs:
+            if name in self._holder:
+                self._holder[name].end = last
+
+    def _gradients(self) -> None:
+        """Of activations until their producer's backward step, of parameters until the iteration's end.
+
+        A gradient that several readers of a value send is summed in place where nothing else holds the sum so
+        far; where it is also the gradient of something else, the sum is a new tensor.
+        """
+        values, parameters = self._graph.values, self._graph.parameters
+        held: dict[str, _Storage] = {}
+        sharers: dict[int, int] = {}
+        ready: dict[str, int] = {}
+        first: dict[str, int] = {}
+        last = len(self._order) - 1
+
+        def make(name: str, begin: int, node: int) -> None:
+            held[name] = _Storage(name, values[name].size_bytes, begin, begin, node)
+            sharers[id(held[name])] = 1
+            spans.append(held[name])
+
+        spans: list[_Storage] = []
+        for now, at in enumerate(self._order):
+            if at.part is not Part.BACKWARD or not self._steps[at.node].gradients:
+                continue
+            node = self._steps[at.node]
+            arrived: _Storage | None = None
+            for name in node.writes:
                 if not name:
                     continue
-                if name not in storage and name in self._seeds:
+                if name not in held and name in self._seeds:
                     # Seeded by the loss, which stands between forward and backward.
-                    storage[name] = name
-                    spans[name] = [count, now]
-                if name in storage:
-                    arrived = arrived or storage[name]
-                    spans[storage[name]][1] = now
-            for name in step.gradients:
+                    make(name, self._forward_end + 1, at.node)
+                if name in held:
+                    held[name].end = max(held[name].end, now)
+                    arrived = arrived or held[name]
+                    sharers[id(held[name])] -= 1
+            if node.backward_temporary_bytes:
+                self._transient(node.backward_temporary_bytes, now, now, node.writes[0], at.node)
+            for name in node.gradients:
+                size = values[name].size_bytes
                 if name in parameters:
-                    parameter_begins.setdefault(name, now)
-                elif name in storage:
-                    spans[storage[name]][1] = now
-                    # The new part and the sum stand beside the old sum while they are added.
-                    found += [Lifetime(Line.TRANSIENT, values[name].size_bytes, now, now)] * 2
-                elif name in step.passes and arrived:
-                    storage[name] = arrived
+                    if name in ready:
+                        # A second use of the weight: its part stands beside the sum that it is added to.
+                        self._transient(size, now, now, name, at.node)
+                    first.setdefault(name, now)
+                    ready[name] = now
+                elif name in held:
+                    sum_so_far = held[name]
+                    sum_so_far.end = max(sum_so_far.end, now)
+                    is_new = not (name in node.passes and arrived is not None)
+                    if is_new:
+                        self._transient(size, now, now, name, at.node)
+                    if sharers[id(sum_so_far)] > 1:
+                        sharers[id(sum_so_far)] -= 1
+                        make(name, now, at.node)
+                elif name in node.passes and arrived is not None:
+                    held[name] = arrived
+                    sharers[id(arrived)] += 1
                 else:
-                    storage[name] = name
-                    spans[name] = [now, now]
-        found += [Lifetime(Line.TRANSIENT, values[name].size_bytes, *span) for name, span in spans.items()]
-        found += [
-            Lifetime(Line.PARAMETER_GRADIENT, values[name].size_bytes, begin, 2 * count)
-            for name, begin in parameter_begins.items()
+                    make(name, now, at.node)
+        for item in spans:
+            self._transient(item.size_bytes, item.begin, item.end, item.name, item.node)
+        self._other += [
+            Lifetime(
+                Line.PARAMETER_GRADIENT,
+                values[name].size_bytes,
+                begin,
+                last,
+                name,
+                self._order[ready[name]].node,
+                ready[name],
+            )
+            for name, begin in first.items()
         ]
-        return found
+
+    def _transient(self, size_bytes: int, begin: int, end: int, name: str, node: int) -> None:
+        self._other.append(Lifetime(Line.TRANSIENT, size_bytes, begin, end, f"gradient of {name}", node))
+
+
+def _line(item: _Storage, forward_end: int) -> Line:
+    if not item.is_saved:
+        return Line.TRANSIENT
+    return Line.SAVED if item.begin <= forward_end else Line.RECOMPUTED

@@ -15,13 +15,14 @@ from predictor.features.collector import without_collection
 from predictor.features.evaluate_rules import Evaluated, RuleEvaluator
 from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
-from predictor.features.liveness import memory_work
+from predictor.features.liveness import memory_timeline
 from predictor.features.lowering import lower
 from predictor.features.ops.optimizer import optimizer_memory, optimizer_work
+from predictor.features.recompute import replayed_nodes
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, BackwardRule, WorkRule, load_rules
 from predictor.features.work import OpInstance, Program
 from predictor.registry import Registry
-from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
+from predictor.types import Layout, Mode, Optimizer, Precision, Recompute, Runtime
 
 _OPTIMIZER_NODE = "optimizer"
 
@@ -37,6 +38,8 @@ def build_program(
     work_rules: Registry[WorkRule] = WORK_RULES,
     backward_rules: Registry[BackwardRule] = BACKWARD_RULES,
     strict: bool = False,
+    recompute: Recompute = Recompute.NONE,
+    recompute_layers: int | None = None,
 ) -> Program:
     """One iteration of `graph` on one device, in execution order.
 
@@ -45,6 +48,8 @@ def build_program(
         mode: INFER is the forward pass; TRAIN adds backward and the step of `optimizer`.
         layout: NHWC keeps images channels-last: convolutions copy what lies otherwise.
         strict: raise UnsupportedOp, naming every op type without a rule, instead of pricing it by its bytes.
+        recompute, recompute_layers: activations that backward computes again (predictor.features.recompute);
+            those kernels are ops of the program, in its backward phase.
 
     Raises InvalidGraph when operands make no sense to an op's rule.
     """
@@ -61,6 +66,10 @@ def build_program(
             backward_rules=backward_rules,
             strict=strict,
             fingerprint=graph.fingerprint,
+            # An engine's plan holds what it folded, not what the model is trained with.
+            parameter_count=graph.parameter_count,
+            recompute=recompute,
+            recompute_layers=recompute_layers,
         )
 
 
@@ -75,8 +84,14 @@ def program_of(
     backward_rules: Registry[BackwardRule] = BACKWARD_RULES,
     strict: bool = False,
     fingerprint: str | None = None,
+    parameter_count: int | None = None,
+    recompute: Recompute = Recompute.NONE,
+    recompute_layers: int | None = None,
 ) -> Program:
-    """As `build_program`, for a graph that is lowered already."""
+    """As `build_program`, for a graph that is lowered already.
+
+    `fingerprint` and `parameter_count` are those of the file's graph.
+    """
     load_rules()
     training = mode is Mode.TRAIN
     nodes, weights = execution_order(graph)
@@ -98,27 +113,29 @@ def program_of(
     ops = [op for node, found in zip(nodes, evaluated, strict=True) for op in found.ops(node)]
     backward = BackwardPass(graph, nodes, evaluated, needs_gradient)
     if training:
-        backward.run(ops)
+        backward.run(ops, replayed_nodes(graph, recompute, recompute_layers))
         trained = [graph.values[name] for name in backward.ready]
         step = optimizer_work(trained, optimizer, precision=precision, runtime=runtime)
         ops.extend(OpInstance(work, _OPTIMIZER_NODE, optimizer.value) for work in step)
     else:
         trained = []
-    memory = memory_work(
+    timeline = memory_timeline(
         graph,
         backward.memory_steps(weights if precision is Precision.AMP else frozenset()),
-        training=training,
+        backward.order,
         seeds=backward.seeds,
         optimizer=optimizer_memory(trained, optimizer, runtime),
+        names=tuple(node.name for node in nodes),
     )
     return Program(
         ops=tuple(ops),
-        memory=memory,
+        memory=timeline.work(),
         gradients=backward.gradients(),
-        parameter_count=graph.parameter_count,
+        parameter_count=graph.parameter_count if parameter_count is None else parameter_count,
         batch=graph.batch,
         fingerprint=fingerprint or graph.fingerprint,
         notes=graph.notes,
+        timeline=timeline,
     )
 
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from predictor.errors import InvalidGraph, UnsupportedOp
-from predictor.features.liveness import Held, Lifetime, Line, memory_of_lifetimes
+from predictor.features.memory_timeline import Held, Lifetime, Line, MemoryTimeline
 from predictor.features.op_view import element_bits, vector_compute
 from predictor.features.torch_capture.call_view import ATEN_RULES, AtenRule, CallView
 from predictor.features.torch_capture.calls import Argument, Call, Capture, Role, Tensor
 from predictor.features.work import (
     Elements,
     Family,
-    MemoryWork,
     OpInstance,
     OpWork,
     ParameterGradient,
@@ -57,9 +56,10 @@ def program_of_capture(
         covered = price.is_known(call)
         ops += [OpInstance(work, module, call.op, covered) for work in found]
         reached.append(len(ops))
+    timeline = _timeline(capture, works, training)
     return Program(
         ops=tuple(ops),
-        memory=_memory(capture, works, training),
+        memory=timeline.work(),
         gradients=tuple(
             ParameterGradient(item.parameter, item.size_bytes, max(0, reached[item.call_index] - 1))
             for item in capture.gradients
@@ -67,6 +67,7 @@ def program_of_capture(
         parameter_count=capture.parameter_count,
         batch=capture.batch,
         fingerprint=capture.fingerprint,
+        timeline=timeline,
     )
 
 
@@ -172,7 +173,7 @@ def _fallback(view: CallView) -> OpWork:
     )
 
 
-def _memory(capture: Capture, works: Sequence[tuple[OpWork, ...]], training: bool) -> MemoryWork:
+def _timeline(capture: Capture, works: Sequence[tuple[OpWork, ...]], training: bool) -> MemoryTimeline:
     length = max(1, len(capture.calls))
     steps = (index for index, call in enumerate(capture.calls) if call.phase is Phase.OPTIMIZER)
     workspaces = {index: size for index, found in enumerate(works) if (size := _convolution_bytes(found)) > 0}
@@ -180,19 +181,22 @@ def _memory(capture: Capture, works: Sequence[tuple[OpWork, ...]], training: boo
     def sizes(*roles: Role) -> list[int]:
         return [item.size_bytes for item in capture.storages if item.role in roles]
 
-    return memory_of_lifetimes(
+    return MemoryTimeline.of(
         list(_lifetimes(capture, length, training)),
         length=length,
+        forward_length=min(length, capture.forward_count),
         training=training,
         held=Held(
             parameter_bytes=sum(sizes(Role.PARAMETER)),
             buffer_bytes=sum(sizes(Role.BUFFER)),
-            persistent_bytes=sizes(Role.PARAMETER, Role.BUFFER),
-            input_bytes=sizes(Role.INPUT),
-            state_bytes=sizes(Role.STATE),
+            persistent_bytes=tuple(sizes(Role.PARAMETER, Role.BUFFER)),
+            input_bytes=tuple(sizes(Role.INPUT)),
+            state_bytes=tuple(sizes(Role.STATE)),
             state_step=next(steps, length - 1),
         ),
         workspaces=workspaces,
+        step_nodes=tuple(range(length)),
+        node_names=tuple(f"{name}:{call.op}" for name, call in zip(capture.modules, capture.calls, strict=True)),
     )
 
 
@@ -202,10 +206,14 @@ def _lifetimes(capture: Capture, length: int, training: bool) -> Iterator[Lifeti
         end = min(storage.end, length - 1)
         begin = min(max(0, storage.begin), end)
         if storage.role is Role.GRADIENT:
-            yield Lifetime(Line.PARAMETER_GRADIENT, storage.size_bytes, begin, end)
+            yield Lifetime(
+                Line.PARAMETER_GRADIENT, storage.size_bytes, begin, end, node=begin, ready=begin
+            )
         elif storage.role is Role.ACTIVATION and storage.size_bytes:
             saved = training and storage.begin < capture.forward_count <= storage.end
-            yield Lifetime(Line.SAVED if saved else Line.TRANSIENT, storage.size_bytes, begin, end)
+            yield Lifetime(
+                Line.SAVED if saved else Line.TRANSIENT, storage.size_bytes, begin, end, node=begin
+            )
 
 
 def _convolution_bytes(works: Sequence[OpWork]) -> int:

@@ -1,0 +1,269 @@
+"""Memory over one iteration as columns: what lives from when to when, and for what.
+
+Totals by line and step are sums over columns, so that peaks under other plans (sharded, accumulated, in a
+pipeline) are a few vector operations on one program's timeline, not new sweeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.features.allocator import CachingAllocator
+from predictor.features.work import MemoryWork
+
+IntArray: TypeAlias = NDArray[np.int64]
+
+_LARGE_WORKSPACE_FACTOR = 4
+
+
+class Line(IntEnum):
+    """What a storage is held for.
+
+    SAVED lives from forward to backward. RECOMPUTED is what a recomputed layer keeps while backward is in it.
+    """
+
+    SAVED = 0
+    RECOMPUTED = 1
+    TRANSIENT = 2
+    PARAMETER_GRADIENT = 3
+    OPTIMIZER_TEMPORARY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """`size_bytes` held during the steps `begin` to `end`, both included.
+
+    Attributes:
+        name: of the value. node: number of the node that makes it, in execution order.
+        ready: of a parameter's gradient, the step that completes it.
+    """
+
+    line: Line
+    size_bytes: int
+    begin: int
+    end: int
+    name: str = ""
+    node: int = 0
+    ready: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an iteration holds from its first step to its last, beside the lifetimes; sizes in bytes.
+
+    Attributes:
+        parameter_bytes, buffer_bytes: totals.
+        persistent_bytes: the same, tensor by tensor, in the order in which they are allocated.
+        input_bytes: the batch, allocated anew for each iteration.
+        state_bytes: the optimizer's, allocated in step `state_step` of the first iteration.
+    """
+
+    parameter_bytes: int
+    buffer_bytes: int
+    persistent_bytes: Sequence[int]
+    input_bytes: Sequence[int]
+    state_bytes: Sequence[int] = ()
+    state_step: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return sum(self.persistent_bytes) + sum(self.input_bytes) + sum(self.state_bytes)
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """Storages of one iteration of one microbatch, in columns of equal length.
+
+    Attributes:
+        line, size_bytes, begin, end, node, ready: see Lifetime. name: of the values.
+        length: steps. forward_length: those before backward.
+        held: what is there throughout.
+        workspaces: operands of the largest convolution, in bytes, by step.
+        step_nodes, step_parts, node_names: what runs in each step, as far as known.
+    """
+
+    line: NDArray[np.int8]
+    size_bytes: IntArray
+    begin: IntArray
+    end: IntArray
+    node: IntArray
+    ready: IntArray
+    name: tuple[str, ...]
+    length: int
+    forward_length: int
+    training: bool
+    held: Held
+    workspaces: Mapping[int, int] = field(default_factory=dict)
+    step_nodes: tuple[int, ...] = ()
+    step_parts: tuple[int, ...] = ()
+    node_names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        lifetimes: Sequence[Lifetime],
+        *,
+        length: int,
+        forward_length: int,
+        training: bool,
+        held: Held,
+        workspaces: Mapping[int, int],
+        step_nodes: tuple[int, ...] = (),
+        step_parts: tuple[int, ...] = (),
+        node_names: tuple[str, ...] = (),
+    ) -> MemoryTimeline:
+        """Columns of `lifetimes`."""
+
+        def column(values: Iterable[int]) -> IntArray:
+            return np.fromiter(values, dtype=np.int64, count=len(lifetimes))
+
+        return cls(
+            line=column(item.line for item in lifetimes).astype(np.int8),
+            size_bytes=column(item.size_bytes for item in lifetimes),
+            begin=column(item.begin for item in lifetimes),
+            end=column(item.end for item in lifetimes),
+            node=column(item.node for item in lifetimes),
+            ready=column(item.ready for item in lifetimes),
+            name=tuple(item.name for item in lifetimes),
+            length=length,
+            forward_length=forward_length,
+            training=training,
+            held=held,
+            workspaces=workspaces,
+            step_nodes=step_nodes,
+            step_parts=step_parts,
+            node_names=node_names,
+        )
+
+    def __len__(self) -> int:
+        return len(self.size_bytes)
+
+    @cached_property
+    def bytes_by_line(self) -> IntArray:
+        """(lines, length) bytes alive in each step, by Line."""
+        found = np.zeros((len(Line), self.length + 1), dtype=np.int64)
+        np.add.at(found, (self.line, self.begin), self.size_bytes)
+        np.subtract.at(found, (self.line, self.end + 1), self.size_bytes)
+        return np.cumsum(found, axis=1)[:, : self.length]
+
+    @cached_property
+    def total_bytes(self) -> IntArray:
+        """(length,) bytes alive in each step, persistent tensors included."""
+        return self.bytes_by_line.sum(axis=0) + self.held.total_bytes
+
+    @property
+    def peak_step(self) -> int:
+        """The first step with the largest total."""
+        return int(self.total_bytes.argmax())
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """What a microbatch leaves between its forward and its backward pass."""
+        if not self.training or not 0 < self.forward_length < self.length:
+            return 0
+        last = self.forward_length - 1
+        across = (self.begin <= last) & (self.end > last)
+        return int(self.size_bytes[across].sum())
+
+    def sum_of(self, line: Line) -> int:
+        """Bytes of all storages of a line, whenever they live."""
+        return int(self.size_bytes[self.line == line].sum())
+
+    def alive(self, step: int) -> NDArray[np.intp]:
+        """Rows of what is alive in a step, the largest first."""
+        rows = np.flatnonzero((self.begin <= step) & (self.end >= step))
+        return rows[np.argsort(-self.size_bytes[rows], kind="stable")]
+
+    def work(self) -> MemoryWork:
+        """The timeline's totals, and what an allocator holds after running it twice."""
+        step = self.peak_step
+        at_peak = self.bytes_by_line[:, step]
+        saved = int(at_peak[Line.SAVED] + at_peak[Line.RECOMPUTED])
+        transient = int(at_peak[Line.TRANSIENT] + at_peak[Line.OPTIMIZER_TEMPORARY])
+        if not self.training:
+            saved, transient = saved + transient, 0
+        schedule = _Schedule.of(self)
+        plain = schedule.reserved_bytes(0)
+        has_workspace = bool(self.workspaces)
+        return MemoryWork(
+            parameter_bytes=self.held.parameter_bytes,
+            gradient_bytes=self.sum_of(Line.PARAMETER_GRADIENT),
+            optimizer_state_bytes=sum(self.held.state_bytes),
+            buffer_bytes=self.held.buffer_bytes,
+            input_bytes=sum(self.held.input_bytes),
+            activation_bytes=saved,
+            transient_bytes=transient,
+            saved_bytes=self.sum_of(Line.SAVED),
+            live_peak_bytes=int(self.total_bytes[step]),
+            reserved_bytes=plain,
+            workspace_reserved_bytes=schedule.reserved_bytes(1) if has_workspace else plain,
+            large_workspace_reserved_bytes=(
+                schedule.reserved_bytes(_LARGE_WORKSPACE_FACTOR) if has_workspace else plain
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """What an allocator is asked for, in order; sizes in bytes.
+
+    Attributes:
+        sizes: of the lifetimes. begins, ends: their indices by step.
+        workspaces: taken and given back within a step.
+    """
+
+    held: Held
+    sizes: Sequence[int]
+    begins: Mapping[int, Sequence[int]]
+    ends: Mapping[int, Sequence[int]]
+    workspaces: Mapping[int, int]
+    length: int
+
+    @classmethod
+    def of(cls, timeline: MemoryTimeline) -> _Schedule:
+        return cls(
+            held=timeline.held,
+            sizes=timeline.size_bytes.tolist(),
+            begins=_by_step(timeline.begin.tolist()),
+            ends=_by_step(timeline.end.tolist()),
+            workspaces=timeline.workspaces,
+            length=timeline.length,
+        )
+
+    def reserved_bytes(self, workspace_factor: int) -> int:
+        """What a caching allocator has taken from the driver after two iterations."""
+        allocator = CachingAllocator()
+        allocate, release, sizes = allocator.allocate, allocator.release, self.sizes
+        addresses = [0] * len(sizes)
+        for size in self.held.persistent_bytes:
+            allocate(size)
+        for iteration in range(2):
+            batch = [allocate(size) for size in self.held.input_bytes]
+            for step in range(self.length):
+                if step == self.held.state_step and iteration == 0:
+                    for size in self.held.state_bytes:
+                        allocate(size)
+                for index in self.begins.get(step, ()):
+                    addresses[index] = allocate(sizes[index])
+                if workspace_factor and step in self.workspaces:
+                    release(allocate(workspace_factor * self.workspaces[step]))
+                for index in self.ends.get(step, ()):
+                    release(addresses[index])
+            for address in batch:
+                release(address)
+        return allocator.reserved_bytes
+
+
+def _by_step(steps: Iterable[int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for index, step in enumerate(steps):
+        found.setdefault(step, []).append(index)
+    return found
