@@ -13,6 +13,7 @@ from predictor.features.program import program_of
 from predictor.features.rules import load_rules
 from predictor.features.work import Program
 from predictor.parallel.plan import Plan
+from predictor.parallel.sharding import sharding
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 
@@ -63,11 +64,22 @@ def rank_program(
     """
     load_rules()
     training = mode is Mode.TRAIN
-    local = lower(graph, runtime=runtime, precision=precision, training=training)
-    if plan.splits_graph:
-        from predictor.parallel.sharding import shard
+    experts: frozenset[str] = frozenset()
 
-        local = shard(local, plan, training=training)
+    def split(whole: Graph) -> Graph:
+        nonlocal experts
+        found = sharding(whole, plan, training=training)
+        experts = frozenset(name for name, part in found.parameters.items() if "ep" in part.split_over)
+        return found.graph
+
+    # Ranks exchange what a compiler must not fuse across, so a graph is sharded before it is grouped.
+    local = lower(
+        graph,
+        runtime=runtime,
+        precision=precision,
+        training=training,
+        split=split if plan.splits_graph else None,
+    )
     program = program_of(
         local,
         mode=mode,
@@ -77,7 +89,7 @@ def rank_program(
         strict=strict,
         fingerprint=graph.fingerprint,
     )
-    return RankProgram(program, local, segments(local))
+    return RankProgram(program, local, segments(local), experts)
 
 
 def captured_rank(program: Program, plan: Plan) -> RankProgram:
