@@ -14,10 +14,10 @@ from predictor.features.graph import Graph, Node, Value
 from predictor.features.parameters import trainable
 from predictor.features.weight_copies import WeightCopies, split_merged_vectors
 
-# Their result is new on every call, even on constant inputs.
-_IMPURE = frozenset(
+IMPURE = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
+"""Their result is new on every call, even on constant inputs."""
 
 
 def clean_up(graph: Graph) -> Graph:
@@ -94,7 +94,7 @@ def _constant_values(graph: Graph, nodes: list[Node]) -> frozenset[str]:
     constant = set(graph.constants)
     constant.update(name for name in graph.buffers if _is_single(graph.values.get(name)))
     for node in nodes:
-        if node.op_type in _IMPURE or any(isinstance(value, Graph) for value in node.attributes.values()):
+        if node.op_type in IMPURE or any(isinstance(value, Graph) for value in node.attributes.values()):
             continue
         # A node without inputs is a Constant; contents too large to keep do not make it less constant.
         if all(name in constant for name in node.inputs if name):

@@ -40,6 +40,14 @@ class Draft:
         found = self.producer.get(value)
         return found[1] if found else None
 
+    def reader(self, value: str) -> Node | None:
+        """The first node that read `value` before any edit and is still there; None where none is."""
+        for place in self.graph.consumers.get(value, ()):
+            found = self.graph.nodes[place]
+            if any(self.node(output) is found for output in found.outputs if output):
+                return found
+        return None
+
     def producer_types(self, node: Node) -> tuple[str, ...]:
         """Op types of the nodes that make the inputs of `node`; "" where none does."""
         found = (self.producer.get(name) for name in node.inputs)

@@ -28,7 +28,9 @@ A fused block also carries `eager_kernel_count`: kernels launched had it been wr
 
 Marks:
     Transpose, perfcast_view = 1            only strides change: after fuse every Transpose and Reshape is
-                                            free, and copies are Contiguous nodes
+                                            free, and copies are Contiguous nodes; engines without strides:
+                                            the kernel beside it reorders
+    Slice|Split|Expand, perfcast_copies = 1 a kernel, in engines without strides
 
 Gone afterwards: shape arithmetic, Identity, Cast to the same type, transpositions of a Linear's weight, dead
 code. The order of passes for a job is that of `predictor.features.lowering.lower`: autocast decides per
@@ -38,6 +40,7 @@ operator, so precision is applied between recognition and a compiler's grouping.
 from __future__ import annotations
 
 from predictor.features.draft import Draft
+from predictor.features.engine_layout import make_copies_of_dense_tensors
 from predictor.features.graph import Graph
 from predictor.features.grouping import group_pointwise
 from predictor.features.joined_slices import join_slices
@@ -46,6 +49,9 @@ from predictor.features.layout import make_copies_explicit
 from predictor.features.patterns import Candidates
 from predictor.features.patterns.language import Matcher
 from predictor.types import Layout, Runtime
+
+DENSE = frozenset({Runtime.ONNXRUNTIME, Runtime.TENSORRT})
+"""Runtimes whose tensors have no strides."""
 
 
 def fuse(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
@@ -65,7 +71,10 @@ def recognise(graph: Graph, runtime: Runtime = Runtime.EAGER, layout: Layout = L
     join_slices(draft)
     _replace_blocks(draft, runtime)
     draft.drop_dead()
-    make_copies_explicit(draft, images_last=layout is Layout.NHWC)
+    if runtime in DENSE:
+        make_copies_of_dense_tensors(draft)
+    else:
+        make_copies_explicit(draft, images_last=layout is Layout.NHWC)
     return draft.finish()
 
 

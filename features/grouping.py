@@ -10,6 +10,7 @@ are paid.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -32,7 +33,7 @@ def group_pointwise(graph: Graph) -> Graph:
     if any(node.op_type == "FusedPointwise" for node in graph.nodes):
         return graph
     load_rules()
-    works = [_forward_work(graph, node) for node in graph.nodes]
+    works = [forward_work(node, graph.values, graph.constants, graph.opsets) for node in graph.nodes]
     fusible = [
         node.op_type not in COLLECTIVE_OPS and work is not None and all(w.family in _FUSIBLE for w in work)
         for node, work in zip(graph.nodes, works, strict=True)
@@ -50,17 +51,22 @@ def group_pointwise(graph: Graph) -> Graph:
     return replace(graph, nodes=_sorted([node for node in nodes if node is not None]))
 
 
-def _forward_work(graph: Graph, node: Node) -> tuple[OpWork, ...] | None:
+def forward_work(
+    node: Node,
+    values: Mapping[str, Value],
+    constants: Mapping[str, tuple[int, ...]],
+    opsets: Mapping[str, int],
+) -> tuple[OpWork, ...] | None:
     """Work by the registered rule: empty for views, None where no rule knows the op."""
-    opset = graph.opsets.get(node.domain, 1)
+    opset = opsets.get(node.domain, 1)
     rule = WORK_RULES.get(node.domain, node.op_type, opset)
     if rule is None:
         return None
 
     def typed(names: tuple[str, ...]) -> tuple[Value | None, ...]:
-        return tuple(graph.values.get(name) if name else None for name in names)
+        return tuple(values.get(name) if name else None for name in names)
 
-    constants = tuple(graph.constants.get(name) for name in node.inputs)
+    known = tuple(constants.get(name) for name in node.inputs)
     return rule(
         OpView(
             node.domain,
@@ -69,7 +75,7 @@ def _forward_work(graph: Graph, node: Node) -> tuple[OpWork, ...] | None:
             typed(node.inputs),
             typed(node.outputs),
             opset,
-            constants,
+            known,
         )
     )
 

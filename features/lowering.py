@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from predictor.errors import InvalidRequest
+from predictor.features.engines import ENGINES, fuse_for_engine
 from predictor.features.fusion import recognise
 from predictor.features.graph import Graph, Node
 from predictor.features.grouping import group_pointwise
@@ -23,25 +25,35 @@ def lower(
     layout: Layout = Layout.NCHW,
     split: Callable[[Graph], Graph] | None = None,
 ) -> Graph:
-    """Recognises blocks, applies the numeric policy, then groups what a compiler fuses.
+    """Recognises blocks, applies the numeric policy, then groups what a compiler or an engine fuses.
 
-    Quantised products run on integers when a compiler makes an inference program; eager frameworks run what
-    is written, and training needs the floats.
+    Quantised products run on integers when a compiler or an engine makes an inference program; eager
+    frameworks run what is written, and training needs the floats. Raises InvalidRequest when an inference
+    engine is asked to train.
 
     Autocast decides operator by operator, so it must see blocks (a GELU spelled with Pow is no Pow) but no
     groups. So must `split`, which makes the graph of one rank of a plan (predictor.parallel.sharding): what
     ranks exchange, no compiler fuses.
     """
+    engine = ENGINES.get(runtime)
+    if engine is not None and training:
+        raise InvalidRequest(
+            f"runtime {runtime.value} runs inference only; expected eager or compiled for training",
+            field="runtime",
+        )
     nodes = tuple(_with_lowered_body(node, precision, runtime, training, layout) for node in graph.nodes)
     graph = replace(graph, nodes=nodes)
     if not training:
         graph = mark_updates(graph)
-    if runtime is Runtime.COMPILED and not training:
+    if runtime is not Runtime.EAGER and not training:
         graph = fuse_quantised(graph)
     typed = apply_precision(recognise(graph, runtime, layout), precision)
     if split is not None:
         typed = split(typed)
-    return group_pointwise(typed) if runtime is Runtime.COMPILED else typed
+    if engine is not None:
+        typed = fuse_for_engine(typed, engine)
+    groups = runtime is Runtime.COMPILED if engine is None else engine.groups_pointwise
+    return group_pointwise(typed) if groups else typed
 
 
 def _with_lowered_body(

@@ -71,7 +71,7 @@ def _epilogue(draft: Draft, name: str) -> tuple[str, tuple[Node, ...]] | None:
     """(quantised result, nodes on the way) where activations and a QuantizeLinear alone read `name`."""
     passed: list[Node] = []
     while draft.use_count.get(name, 0) == 1 and name not in draft.outputs:
-        reader = _reader(draft, name)
+        reader = draft.reader(name)
         if reader is None or reader.domain not in _DOMAINS or reader.inputs[0] != name:
             return None
         passed.append(reader)
@@ -80,13 +80,4 @@ def _epilogue(draft: Draft, name: str) -> tuple[str, tuple[Node, ...]] | None:
         if reader.op_type not in _EPILOGUES:
             return None
         name = reader.outputs[0]
-    return None
-
-
-def _reader(draft: Draft, name: str) -> Node | None:
-    """The node that reads `name`, as the graph had it."""
-    for place in draft.graph.consumers.get(name, ()):
-        found = draft.graph.nodes[place]
-        if any(draft.node(output) is found for output in found.outputs if output):
-            return found
     return None

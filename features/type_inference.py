@@ -21,7 +21,7 @@ from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.attributes import array_of, elem_type_of, read_attributes, tensor_contents
 from predictor.features.binding import Binding
 from predictor.features.branches import Opened, open_function
-from predictor.features.control import CONTROL_RULES, OpeningLimit
+from predictor.features.control import CONTROL_RULES, OPENING_LIMIT
 from predictor.features.dim_expressions import evaluate
 from predictor.features.folding import SHAPE_RULES, fold, fold_shape
 from predictor.features.hints import NO_HINTS, Hints, check_names
@@ -138,8 +138,9 @@ class _Walk:
         for call in order_calls(calls, self.given(calls)):
             self.count += 1
             if self.count > self.limit:
-                raise OpeningLimit(
-                    f"bodies (If, Loop, Scan) and functions open to more than {_OPENED_LIMIT} nodes"
+                raise InvalidGraph(
+                    f"bodies (If, Loop, Scan) and functions open to more than {_OPENED_LIMIT} nodes",
+                    limit=OPENING_LIMIT,
                 )
             if self.hints:
                 self.names.update((call.node.name, *call.outputs))
@@ -167,9 +168,10 @@ class _Walk:
     def enter(self, opened: Opened) -> list[TypedCall]:
         self.moved += opened.moved
         if self.moved > _MOVED_LIMIT:
-            raise OpeningLimit(
+            raise InvalidGraph(
                 f"bodies (If, Loop, Scan) inside bodies hold too much: opening one after the other goes over "
-                f"more than {_MOVED_LIMIT} nodes; nest them less deep, or move nodes out of them"
+                f"more than {_MOVED_LIMIT} nodes; nest them less deep, or move nodes out of them",
+                limit=OPENING_LIMIT,
             )
         for tensor in opened.initializers:
             self.add_initializer(tensor)

@@ -65,10 +65,12 @@ class Optimizer(_Choice):
 
 
 class Runtime(_Choice):
-    """How the framework launches kernels: one by one, or fused by a compiler."""
+    """How the framework launches kernels: one by one, fused by a compiler, or by an inference engine's plan."""
 
     EAGER = "eager"
     COMPILED = "compiled"
+    ONNXRUNTIME = "onnxruntime"
+    TENSORRT = "tensorrt"
 
 
 class Schedule(_Choice):

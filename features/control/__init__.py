@@ -7,6 +7,6 @@ package registers the rules.
 """
 
 from predictor.features.control import choice, loops, scans
-from predictor.features.control.walker import CONTROL_RULES, TRIP_COUNT, OpeningLimit
+from predictor.features.control.walker import CONTROL_RULES, OPENING_LIMIT, TRIP_COUNT
 
-__all__ = ["CONTROL_RULES", "TRIP_COUNT", "OpeningLimit", "choice", "loops", "scans"]
+__all__ = ["CONTROL_RULES", "OPENING_LIMIT", "TRIP_COUNT", "choice", "loops", "scans"]

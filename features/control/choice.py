@@ -9,7 +9,7 @@ from onnx import GraphProto
 
 from predictor.errors import InvalidInput
 from predictor.features.branches import Opened, aliases, open_body
-from predictor.features.control.walker import CONTROL_RULES, OpeningLimit, Walker, label_of
+from predictor.features.control.walker import CONTROL_RULES, OPENING_LIMIT, Walker, label_of
 from predictor.features.structure import Call
 from predictor.features.typed_model import TypedCall
 
@@ -35,9 +35,9 @@ def _if(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[TypedCa
         opened = open_body(body, f"{prefix}{key}/")
         try:
             calls = walk.enter(opened)
-        except OpeningLimit:
-            raise
         except InvalidInput as error:
+            if error.metadata.get("limit") == OPENING_LIMIT:
+                raise
             # A branch for other shapes than these cannot be taken.
             failures.append(error)
             continue

@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeAlias
 
 from onnx import GraphProto, NodeProto, TensorProto
 
-from predictor.errors import InvalidGraph
 from predictor.features.branches import Opened
 from predictor.features.hints import Hints
 from predictor.features.structure import Call
@@ -23,8 +22,9 @@ TRIP_COUNT = "perfcast_trip_count"
 UNKNOWN = TensorType(0, None)
 
 
-class OpeningLimit(InvalidGraph):
-    """Bodies open to more than is read: no fault of one branch or trip, so no other is tried."""
+OPENING_LIMIT = "opening"
+"""Metadata `limit` of an InvalidGraph: bodies open to more than is read. No fault of one branch, so that the
+other is not taken instead."""
 
 
 class Walker(Protocol):

@@ -7,6 +7,7 @@ split is joined again. A Transpose copies unless the fusion pass found that its 
 
 from __future__ import annotations
 
+from predictor.features.engine_layout import COPIES
 from predictor.features.op_view import OpView
 from predictor.features.ops.parts import copy, gradient_of, unbroadcast
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
@@ -19,10 +20,20 @@ _RESHAPES = (
 )
 
 
-@WORK_RULES.register("", *_RESHAPES, "Expand", "Slice", "Split")
+@WORK_RULES.register("", *_RESHAPES)
 def view(op: OpView) -> tuple[OpWork, ...]:
     """Nothing runs."""
     return ()
+
+
+@WORK_RULES.register("", "Expand", "Slice", "Split")
+def cut(op: OpView) -> tuple[OpWork, ...]:
+    """Nothing runs; one copying kernel where a pass found that tensors have no strides."""
+    if not op.integer(COPIES):
+        return ()
+    parts = op.present_outputs
+    reads = (op.input(0),) if op.op_type == "Expand" else parts
+    return (copy(op, op.op_type.lower(), reads=reads, writes=parts),)
 
 
 @BACKWARD_RULES.register("", *_RESHAPES)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from predictor.features.graph import Node
-from predictor.features.patterns.language import Builder, Match, rule
-from predictor.types import Runtime
+from predictor.features.patterns.language import FUSING, Builder, Match, rule
 
 
 def _unary(domain: str, op_type: str, **attributes: str) -> Builder:
@@ -42,21 +41,21 @@ RULES = (
         "gelu_erf_by_hand",
         _ERF_ANY,
         _unary("perfcast", "Gelu", spelling="erf"),
-        runtimes=(Runtime.COMPILED,),
+        runtimes=FUSING,
     ),
     rule("gelu_tanh", _TANH_EXPORTED, _unary("perfcast", "Gelu", spelling="tanh")),
     rule(
         "gelu_tanh_by_hand",
         tuple(spelling for spelling in _TANH_ANY if spelling not in _TANH_EXPORTED),
         _unary("perfcast", "Gelu", spelling="tanh"),
-        runtimes=(Runtime.COMPILED,),
+        runtimes=FUSING,
     ),
     # No framework has this one as a kernel; only a compiler makes one of it.
     rule(
         "gelu_quick",
         ("Mul(x, Sigmoid(Mul(x, #)))",),
         _unary("perfcast", "Gelu", spelling="quick"),
-        runtimes=(Runtime.COMPILED,),
+        runtimes=FUSING,
     ),
     rule("silu", ("Mul(x, Sigmoid(x))",), _unary("perfcast", "Silu", spelling="sigmoid")),
     rule("mish", ("Mul(x, Tanh(Softplus(x)))",), _unary("perfcast", "Mish", spelling="softplus")),
@@ -65,7 +64,7 @@ RULES = (
         "hard_swish_by_hand",
         (f"Div|Mul(Mul(x, {_RELU6}), #)", f"Mul(x, Div|Mul({_RELU6}, #))"),
         _unary("", "HardSwish"),
-        runtimes=(Runtime.COMPILED,),
+        runtimes=FUSING,
     ),
     # The linear branch for large inputs belongs to the same kernel.
     rule("softplus", ("Where(Greater(x, #), x, Softplus(x))",), _unary("", "Softplus")),

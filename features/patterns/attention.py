@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from predictor.features.draft import CONSTANT, Draft
 from predictor.features.graph import Node
-from predictor.features.patterns.language import Match, rule
-from predictor.types import Runtime
+from predictor.features.patterns.language import FUSING, Match, rule
 
 _SCORES = {"marked": "MatMul(Mul(q, #), Mul(k, #))", "plain": "Div?(Mul?(MatMul(q, k), #), #)"}
 _MASKED = (
@@ -127,5 +126,5 @@ def _native(match: Match) -> tuple[Node, ...] | None:
 RULES = (
     rule("sdpa", _spellings("marked"), _attention),
     rule("sdpa_native", ("Attention(q, k, v)", "Attention(q, k, v, _)"), _native),
-    rule("attention_by_hand", _spellings("plain"), _by_hand, runtimes=(Runtime.COMPILED,)),
+    rule("attention_by_hand", _spellings("plain"), _by_hand, runtimes=FUSING),
 )

@@ -24,6 +24,9 @@ from predictor.features.draft import CONSTANT, DATA, Draft
 from predictor.features.graph import Attribute, Node, Shape, Value
 from predictor.types import Runtime
 
+FUSING = (Runtime.COMPILED, Runtime.ONNXRUNTIME, Runtime.TENSORRT)
+"""Runtimes that recognise blocks which somebody wrote out."""
+
 _TOKEN = re.compile(r"\s*(?:([a-z]\w*)@)?([#_](?!\w)|\$?[a-z]\w*|[A-Z]\w*(?:\|[A-Z]\w*)*\??|[(),])")
 _COMMUTATIVE = frozenset({"Add", "Mul"})
 

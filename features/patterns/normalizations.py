@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from predictor.features.graph import Node
-from predictor.features.patterns.language import Builder, Match, rule
-from predictor.types import Runtime
+from predictor.features.patterns.language import FUSING, Builder, Match, rule
 
 _VARIANCES = (
     "Add(ReduceMean(Pow(d, #)), #)",
@@ -116,7 +115,7 @@ _LAYER_SPELLINGS = (
 )
 _RMS_SPELLINGS = (*(f"Mul(Cast?({core}), $w)" for core in _RMS), *_RMS)
 _RMS_EXPORTED = "Mul(Mul(x, Reciprocal(Sqrt(Add(m@ReduceMean(Pow(x, #)), #)))), $w)"
-_BY_HAND = (Runtime.COMPILED,)
+_BY_HAND = FUSING
 
 RULES = (
     rule("layer_norm", _LAYER_SPELLINGS, _exported_layer_norm),

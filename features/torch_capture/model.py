@@ -120,14 +120,14 @@ class TorchModel:
     ) -> Program:
         """One iteration on one device; `batch` replaces the inputs' first dimension.
 
-        A compiler regroups what a module runs op by op: with `Runtime.COMPILED` the program is derived from
-        the module's export, as for a file.
+        Compilers and inference engines regroup what a module runs op by op: but for `Runtime.EAGER` the
+        program is derived from the module's export, as for a file.
 
         Raises InvalidInput or InvalidGraph when the module cannot be captured (or exported), UnsupportedOp
         with `strict`.
         """
-        if runtime is Runtime.COMPILED:
-            return self._compiled(batch, mode, precision, optimizer, strict)
+        if runtime is not Runtime.EAGER:
+            return self._compiled(batch, mode, precision, optimizer, runtime, strict)
         from predictor.features.torch_capture.program import program_of_capture
 
         return program_of_capture(
@@ -139,7 +139,13 @@ class TorchModel:
         )
 
     def _compiled(
-        self, batch: int | None, mode: Mode, precision: Precision, optimizer: Optimizer, strict: bool
+        self,
+        batch: int | None,
+        mode: Mode,
+        precision: Precision,
+        optimizer: Optimizer,
+        runtime: Runtime,
+        strict: bool,
     ) -> Program:
         from predictor.features.program import build_program
         from predictor.features.reader import read_graph
@@ -155,7 +161,7 @@ class TorchModel:
             mode=mode,
             precision=precision,
             optimizer=optimizer,
-            runtime=Runtime.COMPILED,
+            runtime=runtime,
             strict=strict,
         )
 

@@ -80,8 +80,8 @@ RuntimeOption: TypeAlias = Annotated[
     str,
     typer.Option(
         "--runtime",
-        metavar="eager|compiled",
-        help="Op by op, or fused as torch.compile does.",
+        metavar="eager|compiled|onnxruntime|tensorrt",
+        help="Op by op; fused as torch.compile does; as an inference engine plans the graph (inference only).",
         rich_help_panel=_JOB,
     ),
 ]

@@ -23,7 +23,14 @@ from predictor.types import Coverage, Interval, Runtime
 
 # Host time per kernel launch. 5 µs is the middle of the 4-6 µs that public whole-model timings of eager
 # PyTorch support; compiled code launches through a thin wrapper at about 0.4 of that.
-LAUNCH_S: Mapping[Runtime, float] = {Runtime.EAGER: 5e-6, Runtime.COMPILED: 2e-6}
+# Those of the inference engines are assumptions, measured nowhere here: a C++ executor that walks over its
+# nodes, and a plan that only enqueues.
+LAUNCH_S: Mapping[Runtime, float] = {
+    Runtime.EAGER: 5e-6,
+    Runtime.COMPILED: 2e-6,
+    Runtime.ONNXRUNTIME: 3e-6,
+    Runtime.TENSORRT: 2e-6,
+}
 # Log half-width on the parts that no measurement here calibrates: launch gaps and communication.
 _ANALYTIC_LOG_SPREAD = 0.5
 

@@ -39,6 +39,8 @@ class Runtime(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUNTIME_UNSPECIFIED: _ClassVar[Runtime]
     RUNTIME_EAGER: _ClassVar[Runtime]
     RUNTIME_COMPILED: _ClassVar[Runtime]
+    RUNTIME_ONNXRUNTIME: _ClassVar[Runtime]
+    RUNTIME_TENSORRT: _ClassVar[Runtime]
 
 class Schedule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -92,6 +94,8 @@ OPTIMIZER_ADAMW: Optimizer
 RUNTIME_UNSPECIFIED: Runtime
 RUNTIME_EAGER: Runtime
 RUNTIME_COMPILED: Runtime
+RUNTIME_ONNXRUNTIME: Runtime
+RUNTIME_TENSORRT: Runtime
 SCHEDULE_UNSPECIFIED: Schedule
 SCHEDULE_GPIPE: Schedule
 SCHEDULE_ONE_F_ONE_B: Schedule

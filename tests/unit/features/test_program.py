@@ -293,12 +293,18 @@ def test_names_do_not_matter() -> None:
 @pytest.mark.parametrize("runtime", list(Runtime))
 @pytest.mark.parametrize("mode", list(Mode))
 def test_the_whole_path(mode: Mode, runtime: Runtime, precision: Precision) -> None:
+    is_engine = runtime in (Runtime.ONNXRUNTIME, Runtime.TENSORRT)
+    if is_engine and mode is Mode.TRAIN:
+        return
     program = build_program(
         mlp(), mode=mode, precision=precision, optimizer=Optimizer.ADAMW, runtime=runtime, strict=True
     )
     flops = sum(op.work.matrix_flops for op in program.ops if op.work.phase is Phase.FORWARD)
     assert flops == 2 * 4 * (16 * 8 + 3 * 16)
-    width = 2 if precision in (Precision.FP16, Precision.BF16) else 4
+    width = {Precision.FP16: 2, Precision.BF16: 2, Precision.FP64: 8}.get(precision, 4)
+    if is_engine and precision is Precision.AMP:
+        # Weights are cast once, before anything runs.
+        width = 2
     assert program.memory.parameter_bytes == width * program.parameter_count
     state = program.memory.optimizer_state_bytes
     assert state == (2 * width * program.parameter_count if mode is Mode.TRAIN else 0)
