@@ -4,10 +4,11 @@
     fraction = soft minimum of 1 and demand / headroom    headroom = (limit - idle) / (default limit - idle)
     W        = idle + fraction * (limit - idle)
 
-The base turns the job's utilisation into a demand; trees correct its trend, and the memory lends what jobs
-alike left unexplained (models.power_memory). None of them sees watts, FLOPs, seconds or the limit, so a
-device nobody measured is placed on the same scale, the answer never leaves [idle, limit], and a higher limit
-never means fewer watts. The same demand says how a cap stretches the kernels (models.power_cap).
+The base turns the job's utilisation into a demand; trees correct its trend, and memories lend what jobs
+alike left unexplained on any device, then on this one (models.power_memory). None of them sees watts, FLOPs,
+seconds or the limit, so a device nobody measured is placed on the same scale, the answer never leaves
+[idle, limit], and a higher limit never means fewer watts. The same demand says how a cap stretches the
+kernels (models.power_cap).
 
 Idle draw: the device's own figure where a document states one, else IDLE_FRACTION of its default limit. The
 lowest readings of the training rows are 0.156 (V100) and 0.158 (P100) of the limit, with a context open and
@@ -28,7 +29,7 @@ from predictor.errors import InvalidBundle
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
-from predictor.models.device_identity import is_known
+from predictor.models.device_identity import device_numbers, is_known
 from predictor.models.power_cap import CapCurve, CapReading, carried, fit_curve
 from predictor.models.power_memory import JobMemory
 from predictor.models.power_profile import TINY_S, JobProfile
@@ -134,6 +135,17 @@ def base_inputs(profile: JobProfile, device: DeviceSpec) -> FloatArray:
     )
 
 
+# Devices that differ by a tenth in one of their numbers are "somewhat different".
+_DEVICE_SCALE = 0.1
+
+
+def own_signature(profile: JobProfile, device: DeviceSpec) -> tuple[float, ...]:
+    """The job's signature with the device's numbers: what a job leaves on one device alone."""
+    if not profile.signature:
+        return ()
+    return (*profile.signature, *(log(x) / _DEVICE_SCALE for x in device_numbers(device)))
+
+
 def idle_power_w(device: DeviceSpec) -> float:
     """Draw of the device with a context open and nothing to do."""
     return device.idle_w if device.idle_w is not None else IDLE_FRACTION * device.tdp_w
@@ -171,11 +183,12 @@ class PowerModel:
 
     def __init__(self, params: Mapping[str, Any], booster: Any) -> None:
         """`params` as training wrote them, `booster` the xgboost.Booster of the correction."""
-        if "memory" not in params:
+        if "own_memory" not in params:
             raise InvalidBundle("power: trained by an earlier version; run `perfcast train`")
         self._booster = booster
         self.base = PowerBase(**params["base"])
         self.memory = JobMemory.from_json(params["memory"])
+        self.own_memory = JobMemory.from_json(params["own_memory"])
         self._ranges = np.array(params["input_ranges"], dtype=np.float64)
         self._devices = np.array(params["devices"], dtype=np.float64)
         self._spread: Mapping[str, float] = params["log_spread"]
@@ -219,7 +232,9 @@ class PowerModel:
         """Dynamic power without any limit, over (default limit - idle)."""
         row = power_features(base_inputs(profile, device), self.base)
         correction = float(self._booster.inplace_predict(row[None, :].astype(np.float32))[0])
-        return exp(float(row[-1]) + correction + self.memory.recall(profile.signature))
+        recalled = self.memory.recall(profile.signature)
+        recalled += self.own_memory.recall(own_signature(profile, device))
+        return exp(float(row[-1]) + correction + recalled)
 
     def out_of_range(self, profile: JobProfile, device: DeviceSpec) -> bool:
         """True when a utilisation lies outside what the model was trained on."""

@@ -30,10 +30,11 @@ from predictor.models.power import (
     headroom,
     idle_power_w,
     limit_w,
+    own_signature,
     power_features,
 )
 from predictor.models.power_cap import clock_at
-from predictor.models.power_memory import JobMemory
+from predictor.models.power_memory import FIRM, SHY, JobMemory
 
 if TYPE_CHECKING:
     from predictor.models.power_rows import PowerSample
@@ -180,12 +181,17 @@ def _fit(samples: Sequence[PowerSample], start: PowerBase) -> TrainedModel:
     )
     booster = xgboost.train(PARAMETERS, matrix, num_boost_round=ROUNDS)
     left = label - np.asarray(booster.predict(matrix), dtype=np.float64)
+    memory = _memory([sample.profile.signature for sample in samples], left, information, SHY)
+    left = left - [memory.recall(sample.profile.signature) for sample in samples]
+    pairs = [own_signature(sample.profile, sample.device) for sample in samples]
+    own = _memory(pairs, left, information, FIRM)
     low, high = _ranges(table.inputs)
     return TrainedModel(
         boosters={BOOSTER: bytes(booster.save_raw("ubj"))},
         params={
             "base": asdict(base),
-            "memory": _memory(samples, left, information).to_json(),
+            "memory": memory.to_json(),
+            "own_memory": own.to_json(),
             "input_ranges": [[float(x) for x in low], [float(x) for x in high]],
             "devices": _devices(samples),
             "log_spread": dict.fromkeys(SITUATIONS, 1.0),
@@ -195,14 +201,15 @@ def _fit(samples: Sequence[PowerSample], start: PowerBase) -> TrainedModel:
     )
 
 
-def _memory(samples: Sequence[PowerSample], left: FloatArray, information: FloatArray) -> JobMemory:
-    """One entry per job and device: the mean of what its readings left, the telling ones counting most."""
-    position: dict[str, int] = {}
-    index = np.array([position.setdefault(sample.job, len(position)) for sample in samples])
+def _memory(
+    signatures: Sequence[tuple[float, ...]], left: FloatArray, information: FloatArray, ridge: float
+) -> JobMemory:
+    """One entry per signature: the mean of what its readings left, the telling ones counting most."""
+    position: dict[tuple[float, ...], int] = {}
+    index = np.array([position.setdefault(signature, len(position)) for signature in signatures])
     weight = np.bincount(index, weights=information)
-    first = [int(np.argmax(index == i)) for i in range(len(position))]
-    signatures = np.array([samples[i].profile.signature for i in first], dtype=np.float64)
-    return JobMemory(signatures, np.bincount(index, weights=information * left) / weight)
+    known = np.array(list(position), dtype=np.float64)
+    return JobMemory.of(known, np.bincount(index, weights=information * left) / weight, ridge)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ from predictor.types import Explanation, Prediction
 if TYPE_CHECKING:
     import torch
 
+    from predictor.compose.timeline import Timeline
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -134,6 +136,18 @@ class Predictor:
         resolved = self._resolve(request)
         profile = program_profile(resolved.rank.program, resolved.costs, resolved.device, request.runtime)
         return PowerJob(profile, resolved.device, self._power)
+
+    def timeline(self, request: PredictionRequest) -> Timeline:
+        """The events of one iteration: what each stage of the plan computes, sends and waits for.
+
+        Raises as `predict`.
+        """
+        from predictor.api.plan_answer import plan_timeline
+
+        resolved = self._resolve(request)
+        return plan_timeline(
+            request, resolved.rank, resolved.costs, resolved.device, resolved.cluster, self._power
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return Predictor.load, (self._bundle.path,)

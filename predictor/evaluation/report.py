@@ -36,11 +36,11 @@ def scores_table(rows: Sequence[EvaluationRow]) -> Table:
         cells = [_score(found.get((group, metric))) for metric in _METRICS]
         count = next(row.n for row in rows if row.group == group)
         lines.append((group, str(count), *cells))
-    header = ("group", "n", "mean error", "median", "90th percentile", "interval coverage")
+    header = ("group", "n", "mean error", "median", "90th percentile", "interval coverage", "hit rate")
     return Table("Scores", header, tuple(lines))
 
 
-_METRICS = ("mape", "median_ape", "p90_ape", "coverage")
+_METRICS = ("mape", "median_ape", "p90_ape", "coverage", "hit_rate")
 
 
 def _score(row: EvaluationRow | None) -> str:

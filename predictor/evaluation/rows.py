@@ -20,8 +20,10 @@ class EvaluationRow:
         suite: neusight, memory, energy.
         hold: what the models never saw: `end-to-end`, `model family`, `device`.
         group: `all`, or the part of the suite the number is about.
-        metric: `mape` (mean absolute percentage error, as a fraction), `median_ape`, `p90_ape`, `coverage`.
-        value: the number. goal: what it should reach (at most; at least for coverage); None: reported only.
+        metric: `mape` (mean absolute percentage error, as a fraction), `median_ape`, `p90_ape`, `coverage`,
+            `hit_rate` (share of cases that are right).
+        value: the number. goal: what it should reach (at most; at least for coverage and hits); None:
+            reported only.
         n: scored cells.
     """
 

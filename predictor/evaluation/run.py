@@ -30,6 +30,7 @@ RECORD = Path(__file__).with_name("record.json")
 
 # A change of an error by less than this, absolute, is within what refitting on reordered rows moves.
 NOISE = 0.005
+_MORE_IS_BETTER = frozenset({"coverage", "hit_rate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def _losses(rows: Sequence[EvaluationRow], accepted: Mapping[str, float]) -> lis
         before = accepted.get(_row_key(row))
         if before is None:
             continue
-        loss = before - row.value if row.metric == "coverage" else row.value - before
+        loss = before - row.value if row.metric in _MORE_IS_BETTER else row.value - before
         if loss > NOISE:
             worse.append(f"{row.group} {row.metric} {before:.4f} -> {row.value:.4f}")
     missing = sorted(accepted.keys() - {_row_key(row) for row in rows})
@@ -138,8 +139,7 @@ def _memory(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
 
 def _energy(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
     corpus = _corpus(options, (OP_SOURCE, *POWER_SOURCES), progress)
-    cells = energy.score_power(corpus, Bundle.load(options.bundle), progress=progress)
-    return energy.power_evaluation_rows(cells), []
+    return energy.energy_rows(corpus, Bundle.load(options.bundle), progress=progress), []
 
 
 def _graphs(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:

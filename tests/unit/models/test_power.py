@@ -109,7 +109,7 @@ def test_every_situation_has_a_spread(trained: TrainedModel) -> None:
 
 
 def test_a_bundle_of_an_earlier_version_says_so(trained: TrainedModel) -> None:
-    old = {name: value for name, value in trained.params.items() if name != "memory"}
+    old = {name: value for name, value in trained.params.items() if name != "own_memory"}
     with pytest.raises(InvalidBundle, match="perfcast train"):
         PowerModel(old, None)
 
