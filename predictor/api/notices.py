@@ -10,11 +10,13 @@ from predictor.hardware.catalog import normalize_name
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.power import limit_w
 from predictor.request import PredictionRequest
-from predictor.types import Mode, Notice
+from predictor.types import Mode, Notice, Runtime
 from predictor.units import format_bytes
 
 NOTABLE_FRACTION = 0.02
 """Shares of the time below this are not worth a warning."""
+
+_UNMEASURED_RUNTIMES = frozenset({Runtime.ONNXRUNTIME, Runtime.TENSORRT})
 
 
 def notices(
@@ -34,6 +36,14 @@ def notices(
                 "NOTHING_TO_TRAIN",
                 "the graph has no trainable parameter: training it is a forward pass; "
                 "was it exported with folded or quantised weights?",
+            )
+        )
+    if request.runtime in _UNMEASURED_RUNTIMES:
+        found.append(
+            Notice(
+                "RUNTIME_UNMEASURED",
+                f"runtime {request.runtime.value}: what it fuses follows its documentation and its launch times "
+                "are assumptions; no measurement here is of it",
             )
         )
     unknown = sorted({op.op_type for op in program.ops if not op.covered})

@@ -102,3 +102,11 @@ def test_what_was_assumed_about_the_model_is_said(predictor: Predictor) -> None:
     # One trip that is asked for differs from one that is assumed, though their work is the same.
     given = predictor.predict(PredictionRequest(data, device=KNOWN, dims={"decode.trip_count": 1}))
     assert "TRIPS_ASSUMED" not in {notice.code for notice in given.warnings}
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "tensorrt"])
+def test_a_runtime_that_nobody_measured_is_named(predictor: Predictor, runtime: str) -> None:
+    notice = _notice(predictor, "RUNTIME_UNMEASURED", KNOWN, batch=32, runtime=runtime)
+    assert notice is not None
+    assert runtime in notice.message
+    assert _notice(predictor, "RUNTIME_UNMEASURED", KNOWN, batch=32, runtime="compiled") is None
