@@ -148,7 +148,14 @@ FEATURES = (
 )  # fmt: skip
 """Columns of `aggregate_features`."""
 
-_PRECISION_CODE = {precision: code for code, precision in enumerate(Precision)}
+# Fixed numbers: a new precision must not move the others.
+_PRECISION_CODE: Mapping[Precision, int] = {
+    Precision.FP32: 0,
+    Precision.TF32: 1,
+    Precision.AMP: 2,
+    Precision.FP16: 3,
+    Precision.BF16: 4,
+}
 # Bits that one factor of a product has: what separates the rates of the types.
 _COMPUTE_BITS: Mapping[Compute, float] = {
     Compute.FP64: 64,
@@ -296,10 +303,10 @@ def aggregate_features(
         "streams": np.where(is_product, 0.0, moved / (rows * columns * element_bytes(table))),
         "log_share": log_share,
         "training": np.full(len(table), float(job.mode is Mode.TRAIN)),
-        "compiled": np.full(len(table), float(job.runtime is Runtime.COMPILED)),
+        "compiled": np.full(len(table), float(job.runtime is not Runtime.EAGER)),
         "channels_last": np.full(len(table), float(job.layout is Layout.NHWC)),
         "version": np.full(len(table), job.framework_version),
-        "precision": np.full(len(table), float(_PRECISION_CODE[job.precision])),
+        "precision": np.full(len(table), float(_PRECISION_CODE.get(job.precision, 0))),
         "log_sustained": np.log(facts.sustained[table.compute]),
         "log_lanes": np.full(len(table), np.log(facts.lanes)),
         "log_cache_per_core": np.full(len(table), np.log(facts.cache / facts.cores)),

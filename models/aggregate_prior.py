@@ -51,7 +51,7 @@ def levels(job: JobContext) -> tuple[int, ...]:
     precision = {Precision.FP32: 0, Precision.TF32: 1}.get(job.precision, 2)
     version = int(np.digitize(job.framework_version, _VERSION_STEPS))
     layout = int(job.layout is Layout.NHWC) * (len(_VERSION_STEPS) + 1) + version
-    return 0, precision, int(job.runtime is Runtime.COMPILED), int(job.mode is Mode.TRAIN), layout
+    return 0, precision, int(job.runtime is not Runtime.EAGER), int(job.mode is Mode.TRAIN), layout
 
 
 _KIND_OF_CLASS: Mapping[str, str] = {

@@ -7,17 +7,29 @@ a smooth maximum of the device's work and the host that launches it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.tiles import FloatArray
+from predictor.types import Mode, Runtime
 
 SMOOTHNESS = 6.0
 """p: where both take equally long, an iteration takes 2^(1/p), 1.12 times as long."""
 REST_FACTOR = 1.3
 """Time over floor of the ops that are too small to be listed."""
+
+
+EAGER_LAUNCH_S: Mapping[Mode, float] = {Mode.INFER: 6e-6, Mode.TRAIN: 6e-6}
+COMPILED_LAUNCH_S = 2e-6
+"""Host time per kernel launch: one by one from Python, or by an engine's or a compiler's code."""
+
+
+def launch_s(runtime: Runtime, mode: Mode) -> float:
+    """Host time per kernel launch."""
+    return EAGER_LAUNCH_S[mode] if runtime is Runtime.EAGER else COMPILED_LAUNCH_S
 
 
 def iteration_s(device_s: FloatArray, host_s: FloatArray) -> FloatArray:

@@ -11,7 +11,7 @@ one op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +30,10 @@ from predictor.models.aggregate_prior import (
     slope_column,
 )
 from predictor.models.aggregate_rows import AggregateTable, job_context
-from predictor.models.aggregate_total import Total
-from predictor.types import Mode, Runtime
+from predictor.models.aggregate_total import Total, launch_s
 
 HUBER = 0.3
 _PHASE = FEATURES.index("phase")
-
-LAUNCH_S: Mapping[tuple[Runtime, Mode], float] = {
-    (Runtime.EAGER, Mode.INFER): 6e-6,
-    (Runtime.EAGER, Mode.TRAIN): 6e-6,
-    (Runtime.COMPILED, Mode.INFER): 2e-6,
-    (Runtime.COMPILED, Mode.TRAIN): 2e-6,
-}
-"""Host time per kernel launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +91,7 @@ def total_of(table: AggregateTable, find_device: Callable[[str], DeviceSpec]) ->
     """How ops make up the iterations of a table."""
     per_launch = np.array(
         [
-            0.0 if find_device(row.device).kind.is_host else LAUNCH_S[row.runtime, row.mode]
+            0.0 if find_device(row.device).kind.is_host else launch_s(row.runtime, row.mode)
             for row in table.rows
         ]
     )

@@ -30,11 +30,10 @@ from predictor.models.aggregate_features import (
 )
 from predictor.models.aggregate_prior import Prior, groups
 from predictor.models.aggregate_rows import REST_FRACTION
-from predictor.models.aggregate_total import REST_FACTOR
+from predictor.models.aggregate_total import REST_FACTOR, launch_s
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.op_time import OpCosts
-from predictor.types import Mode, Runtime
 
 MODEL_NAME = "step_time"
 DEVICE, HOST = "device", "host"
@@ -74,13 +73,11 @@ class StepTimeModel:
         self,
         priors: Mapping[str, Prior],
         boosters: Mapping[str, Any],
-        launch_s: Mapping[tuple[Runtime, Mode], float],
         spreads: Mapping[str, StepSpread],
     ) -> None:
-        """All by DEVICE and HOST; `launch_s` by runtime and mode."""
+        """All by DEVICE and HOST."""
         self._priors = priors
         self._boosters = boosters
-        self._launch_s = launch_s
         self._spreads = spreads
 
     @classmethod
@@ -103,14 +100,9 @@ class StepTimeModel:
 
     @classmethod
     def _of(cls, params: Mapping[str, Any], boosters: Mapping[str, Any]) -> StepTimeModel:
-        launch_s = {}
-        for key, value in params["launch_s"].items():
-            runtime, mode = key.split("/")
-            launch_s[Runtime(runtime), Mode(mode)] = float(value)
         return cls(
             {name: Prior.from_json(prior) for name, prior in params["priors"].items()},
             boosters,
-            launch_s,
             {name: StepSpread(**spread) for name, spread in params["spreads"].items()},
         )
 
@@ -131,7 +123,7 @@ class StepTimeModel:
         known = prior.kernel.holds(device)
         return StepCosts(
             time_s=self._times(works, count, costs, device, job, domain),
-            launch_s=0.0 if is_host else self._launch_s[job.runtime, job.mode],
+            launch_s=0.0 if is_host else launch_s(job.runtime, job.mode),
             log_spread=spread.known if known else spread.new,
             known_device=known,
         )

@@ -8,7 +8,7 @@ Gradient all-reduces overlap with backward; only what outlives it is exposed (`c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 
 import numpy as np
@@ -16,7 +16,10 @@ import numpy as np
 from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
 from predictor.features.work import OpWork, Phase, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.models.aggregate_features import JobContext
+from predictor.models.aggregate_total import iteration_s
 from predictor.models.op_time import OpCosts, OpTimeModel
+from predictor.models.step_time import StepCosts, StepTimeModel
 from predictor.parallel.data_parallel import schedule_gradients
 from predictor.parallel.plan import Plan
 from predictor.types import Coverage, Interval, Runtime
@@ -37,11 +40,15 @@ _ANALYTIC_LOG_SPREAD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ProgramCosts:
-    """Costs of a program on one device: unique works priced once, `index` maps every op to its work."""
+    """Costs of a program on one device: unique works priced once, `index` maps every op to its work.
+
+    `step` is how far timed iterations corrected them, None where the op-level costs stand.
+    """
 
     unique: OpCosts
     index: np.ndarray
     launches: int
+    step: StepCosts | None = None
 
     @property
     def time_s(self) -> FloatArray:
@@ -66,12 +73,24 @@ class TimeCost:
     device_busy_s: float
 
 
-def price_program(program: Program, device: DeviceSpec, model: OpTimeModel) -> ProgramCosts:
-    """Prices each distinct work of the program once."""
+def price_program(
+    program: Program,
+    device: DeviceSpec,
+    model: OpTimeModel,
+    step: StepTimeModel | None = None,
+    job: JobContext | None = None,
+) -> ProgramCosts:
+    """Prices each distinct work of the program once; `step` corrects them for the job."""
     position: dict[OpWork, int] = {}
     index = np.array([position.setdefault(op.work, len(position)) for op in program.ops], dtype=np.intp)
     launches = sum(op.work.launch_count for op in program.ops)
-    return ProgramCosts(model.costs(tuple(position), device), index, launches)
+    works = tuple(position)
+    costs = model.costs(works, device)
+    if step is None or job is None or not step.covers(device):
+        return ProgramCosts(costs, index, launches)
+    count = np.bincount(index, minlength=len(works)).astype(np.float64)
+    corrected = step.costs(works, count, costs, device, job)
+    return ProgramCosts(replace(costs, time_s=corrected.time_s), index, launches, corrected)
 
 
 def compose_time(
@@ -96,7 +115,7 @@ def compose_time(
     phase = phase_codes(program)
     by_phase = np.bincount(phase, weights=time_s, minlength=len(_PHASES))
     busy_s = float(time_s.sum())
-    gap_s = max(0.0, costs.launches * LAUNCH_S[runtime] - busy_s)
+    gap_s = _gap_s(costs, busy_s, runtime)
     breakdown = {name.value: float(by_phase[i]) for i, name in enumerate(_PHASES)} | {"host_launch": gap_s}
     exposed_s = sent_bytes = 0.0
     if plan.device_count > 1 and cluster is not None and program.gradients:
@@ -106,7 +125,7 @@ def compose_time(
         exposed_s, sent_bytes = result.exposed_s, result.bytes_sent
     breakdown["communication"] = exposed_s
     total_s = fsum(breakdown.values())
-    spread = _spread(costs, time_s, gap_s + exposed_s)
+    spread = _spread(costs, time_s, gap_s, exposed_s)
     return TimeCost(
         iteration=log_interval(total_s, spread),
         breakdown_s=breakdown,
@@ -126,11 +145,23 @@ def phase_codes(program: Program) -> np.ndarray:
     return np.array([_PHASES.index(op.work.phase) for op in program.ops], dtype=np.intp)
 
 
-def _spread(costs: ProgramCosts, time_s: FloatArray, analytic_s: float) -> float:
+def _gap_s(costs: ProgramCosts, busy_s: float, runtime: Runtime) -> float:
+    """Time in which the device waits for the host to launch."""
+    if costs.step is None:
+        return max(0.0, costs.launches * LAUNCH_S[runtime] - busy_s)
+    host_s = costs.launches * costs.step.launch_s
+    return float(iteration_s(np.array(busy_s), np.array(host_s))) - busy_s
+
+
+def _spread(costs: ProgramCosts, time_s: FloatArray, gap_s: float, exposed_s: float) -> float:
+    if costs.step is not None:
+        alone_s = float(time_s.sum()) + gap_s
+        parts = np.array([alone_s, exposed_s])
+        return sum_log_spread(parts, np.array([costs.step.log_spread, _ANALYTIC_LOG_SPREAD]), [0, 1])
     families = np.unique(costs.unique.family_code, return_inverse=True)[1]
     group = families[costs.index]
     return sum_log_spread(
-        np.append(time_s, analytic_s),
+        np.append(time_s, gap_s + exposed_s),
         np.append(costs.unique.log_spread[costs.index], _ANALYTIC_LOG_SPREAD),
         np.append(group, group.max(initial=0) + 1),
     )
