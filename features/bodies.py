@@ -1,6 +1,7 @@
 """The work of a node with a body: Loop and Scan. All ops of one trip, times the trips.
 
 Gradients of a body are those of one trip, times the trips; each trip keeps what its own backward step reads.
+What a trip holds beside that, at its worst moment, is memory that the node takes while it runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from predictor.features.control import TRIP_COUNT
 from predictor.features.evaluate_rules import Evaluated, RuleEvaluator
 from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
-from predictor.features.liveness import memory_timeline
+from predictor.features.liveness import memory_timeline, plain_order
 from predictor.features.memory_timeline import Line
 from predictor.features.rules import Backward
 from predictor.features.work import OpInstance
@@ -37,14 +38,23 @@ def evaluate_body(evaluate: RuleEvaluator, node: Node, body: Graph) -> Evaluated
     step = [op for inner, found in zip(nodes, evaluated, strict=True) for op in found.ops(inner)]
     _check_size(node, step, times)
     backward, backward_covered = None, True
-    if sources:
-        way_back = BackwardPass(body, nodes, evaluated, needed)
+    way_back = BackwardPass(body, nodes, evaluated, needed)
+    forward_bytes = backward_bytes = 0
+    if not sources:
+        order = plain_order(len(nodes), training=False)
+        trip = memory_timeline(body, way_back.memory_steps(frozenset()), order)
+        forward_bytes = int(trip.bytes_by_line.sum(axis=0).max(initial=0))
+    else:
         back: list[OpInstance] = []
         way_back.run(back)
         _check_size(node, back, times)
         steps = way_back.memory_steps(frozenset())
         timeline = memory_timeline(body, steps, way_back.order, seeds=way_back.seeds)
         saved_bytes = timeline.sum_of(Line.SAVED)
+        # The sum of a weight's gradients is the node's; each trip makes its part beside it.
+        beside = timeline.bytes_by_line[[Line.TRANSIENT, Line.PARAMETER_GRADIENT]].sum(axis=0)
+        forward_bytes = int(beside[: timeline.forward_length].max(initial=0))
+        backward_bytes = int(beside[timeline.forward_length :].max(initial=0))
         kept = tuple(f"in{index}" for index, name in enumerate(node.inputs) if name)
         backward = Backward(tuple(op.work for op in back) * times, kept, saved_bytes * times)
         backward_covered = all(found.backward_covered for found in evaluated)
@@ -55,6 +65,8 @@ def evaluate_body(evaluate: RuleEvaluator, node: Node, body: Graph) -> Evaluated
         backward_covered=backward_covered,
         workspace_bytes=max((found.workspace_bytes for found in evaluated), default=0),
         backward_workspace_bytes=max((found.backward_workspace_bytes for found in evaluated), default=0),
+        temporary_bytes=forward_bytes if times else 0,
+        backward_temporary_bytes=backward_bytes if times else 0,
         inner=tuple(step) * times,
         missing=tuple(
             name for inner, found in zip(nodes, evaluated, strict=True) for name in found.uncovered(inner)

@@ -402,3 +402,39 @@ def test_functions_without_a_rule_are_opened() -> None:
     found = program(graph, strict=True)
     # Scores and result: two products of 5 x 5 x 8 for 2 heads.
     assert sum(op.work.matrix_flops for op in found.ops) == 2 * 2 * 2 * 5 * 5 * 8
+
+
+def _wide_loop(trips: int) -> Graph:
+    """A body that makes 2 x 1000 numbers of 2 x 4, and 2 x 4 of those."""
+    nodes = [
+        N("MatMul", ["state", "w"], ["wide"]),
+        N("Tanh", ["wide"], ["h"]),
+        N("MatMul", ["h", "v"], ["next"]),
+    ]
+    return read(
+        [N("Loop", ["trips", "", "x"], ["y"], body=loop_body(*nodes))],
+        weight("w", 4, 1000),
+        weight("v", 1000, 4),
+        number("trips", trips),
+    )
+
+
+@pytest.mark.parametrize("trips", [1, 3])
+def test_the_peak_holds_what_one_trip_holds(trips: int) -> None:
+    memory = program(_wide_loop(trips)).memory
+    small, wide = 4 * 2 * 4, 4 * 2 * 1000
+    # Two wide tensors stand beside each other; the loop's result is there from its start.
+    assert memory.activation_bytes == 2 * wide + small
+    weights = 4 * 2 * 4 * 1000
+    assert memory.live_peak_bytes == memory.input_bytes + weights + memory.buffer_bytes + 2 * wide + small
+
+
+def test_training_keeps_every_trip_and_works_beside_it() -> None:
+    three, one = (program(_wide_loop(trips), Mode.TRAIN).memory for trips in (3, 1))
+    wide = 4 * 2 * 1000
+    # Each trip keeps its tanh.
+    assert three.saved_bytes - one.saved_bytes >= 2 * wide
+    weight_gradients = 2 * 4 * 4 * 1000
+    # One trip's share of the gradients of both weights, and the gradients on the way between them.
+    assert one.transient_bytes >= weight_gradients + wide
+    assert one.transient_bytes == three.transient_bytes
