@@ -141,16 +141,31 @@ class Book:
             size = self.size_bytes(name)
         return size
 
-    def entry_bytes(self, name: str) -> int:
-        """Bytes of the smallest value of which `name` is a move: where its gradient is best finished."""
-        size = self.size_bytes(name)
-        while (index := self.graph.producer.get(name)) is not None:
-            node = self.graph.nodes[index]
-            if self.linear(index) is not Linear.FIRST or self.size_bytes(node.inputs[0]) > size:
-                break
-            name = node.inputs[0]
-            size = self.size_bytes(name)
-        return size
+    def moved_from(self, name: str) -> str | None:
+        """What a value is a move of, where that is better exchanged: it is smaller, or read several times.
+
+        Rows for each expert are exchanged before they are repeated; views and casts for each of three
+        products once.
+        """
+        index = self.graph.producer.get(name)
+        if index is None or self.linear(index) is not Linear.FIRST:
+            return None
+        source = self.graph.nodes[index].inputs[0]
+        moves = [
+            self.graph.nodes[reader].outputs[0]
+            for reader in self.graph.consumers[source]
+            if self.linear(reader) is Linear.FIRST and self.graph.nodes[reader].inputs[0] == source
+        ]
+        together = sum(map(self.size_bytes, moves))
+        size = self.size_bytes(source)
+        worth_it = together >= size if len(moves) > 1 else together > size
+        return source if worth_it else None
+
+    def entry(self, name: str) -> str:
+        """The value whose gradient is finished instead of that of `name`."""
+        while (source := self.moved_from(name)) is not None:
+            name = source
+        return name
 
     def touching(self, name: str) -> tuple[int, ...]:
         """Nodes that write or read a value."""

@@ -154,13 +154,22 @@ def _weighed(book: Book, region: Region) -> _Candidate:
                 for name, place in zip(node.inputs, axis.inputs, strict=False)
                 if place is None and name in book.with_gradient and name not in book.weights
             )
-    exchanged += sum(2 * once * book.entry_bytes(name) for name in entering)
+    entering = {book.entry(name) for name in entering}
+    exchanged += sum(2 * once * book.size_bytes(name) for name in entering)
     gathered = {
         name for index in region.breaks for name in graph.nodes[index].inputs if name in region.layout
     }
     # The gradient of what is read whole is whole: it is cut, not exchanged.
     exchanged += sum(once * book.size_bytes(name) for name in gathered)
-    count += len(gathered)
+    # The gradient of what is made whole and then cut is joined.
+    cut_off = {
+        name
+        for index in region.breaks
+        for name in graph.nodes[index].outputs
+        if name in region.layout and name in book.with_gradient
+    }
+    exchanged += sum(once * book.size_bytes(name) for name in cut_off)
+    count += len(gathered) + len(cut_off)
     flops = {index: factor * book.work(index).matrix_flops for index in region.axes}
     return _Candidate(
         region,

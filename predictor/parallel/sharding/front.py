@@ -20,6 +20,7 @@ from predictor.parallel.sharding.follow import Region
 from predictor.parallel.sharding.layout import is_exact
 from predictor.parallel.sharding.realise import Realised, Wanted, realise
 from predictor.parallel.sharding.registry import Axis
+from predictor.parallel.sharding.regroup import with_sums_together
 from predictor.parallel.sharding.sequence import positions
 from predictor.types import CpKind, Notice
 
@@ -146,6 +147,12 @@ def _tensors(graph: Graph, plan: Plan, training: bool) -> tuple[Realised, list[N
     book = Book(graph, plan.tp, training=training)
     stream = positions(book, rings=False)
     choice = choose(book, stream)
+    summing = {index for region in choice.regions for index, axis in region.axes.items() if axis.sums}
+    regrouped = with_sums_together(book, summing)
+    if regrouped is not None:
+        book = Book(regrouped, plan.tp, training=training)
+        stream = positions(book, rings=False)
+        choice = choose(book, stream)
     made = realise(book, "tp", _wanted(book, choice, stream if plan.sequence_parallel else None))
     stops = {index: reason for region in choice.regions for index, reason in region.breaks.items()}
     return made, _notes(book, "tp", made, {**choice.reasons, **stops}, "no split of a weight reaches it")
@@ -159,14 +166,20 @@ def _wanted(book: Book, choice: Choice, stream: Region | None) -> Wanted:
             axes[index] = (*axes.get(index, ()), axis)
     if stream is not None:
         for index, axis in stream.axes.items():
+            outputs = book.graph.nodes[index].outputs
+            if all(name in book.weights and not book.origins(name) for name in outputs if name):
+                continue
             # Products whose weights are split stay so: whole weights on parts of the sequence exchange less.
             if index not in axes or not book.work(index).matrix_flops:
                 axes[index] = (*axes.get(index, ()), axis)
         for name, split in stream.layout.items():
-            # What depends on no parameter (masks, tables of positions) is cheaper to have whole.
+            # Masks and tables of positions are cheaper to have whole.
             if name not in book.weights and name not in book.graph.inputs:
                 layout.setdefault(name, split)
-    return Wanted(layout, axes)
+    weights = frozenset(
+        name for region in choice.regions for name in region.layout if name in book.graph.parameters
+    )
+    return Wanted(layout, axes, weights)
 
 
 _PASSES = {"cp": _sequences, "ep": _experts, "tp": _tensors}

@@ -8,7 +8,7 @@ way back (predictor.features.ops.collectives), which is counted too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from predictor.features.graph import IN_PLACE, Attribute, Graph, Node, Value
@@ -29,12 +29,14 @@ class Wanted:
     Attributes:
         layout: how values are split where that costs nothing.
         axes: by node, the axes along which it may run, best first; a node without any runs whole.
+        weights: parameters that may be split; the others are whole on every rank, which may read a slice.
         inputs_split: graph inputs arrive split as `layout` says (each rank loads its part); else whole.
         all_to_all: axes that pass keys and values on exchange heads instead.
     """
 
     layout: Mapping[str, Split]
     axes: Mapping[int, Sequence[Axis]]
+    weights: Collection[str] = ()
     inputs_split: bool = False
     all_to_all: bool = False
 
@@ -224,6 +226,8 @@ class _Realiser:
     def _read(self, name: str, place: Split | None, *, partial: bool) -> str:
         """Local name of a value as a node needs it; `partial`: its gradient there is a part of a sum."""
         if name in self._graph.parameters and name not in self._held:
+            if name not in self._wanted.weights:
+                return self._read_whole_weight(name, place, partial)
             lies = place if self._is_free_weight(name) else self._pinned(name)
             if lies is not None:
                 self._hold(name, lies)
@@ -242,12 +246,21 @@ class _Realiser:
             self._made[key] = self._convert(name, held, place, whole_gradient)
         return self._made[key]
 
+    def _read_whole_weight(self, name: str, place: Split | None, partial: bool) -> str:
+        """A weight that is whole, or the slice of it that a part of a sequence meets."""
+        if partial:
+            self._result.partial.add(name)
+        if place is None:
+            return name
+        length = local_shape(self._values[name].shape, place, self._parts)[place.dim]
+        return self._take(name, place.dim, length)
+
     def _convert(self, name: str, held: _Held, place: Split | None, whole_gradient: bool) -> str:
         if place is None:
-            moved = self._moved(name)
-            if moved is not None:
-                source = self._read(moved.inputs[0], None, partial=not whole_gradient)
-                return self._move_again(moved, source)
+            moved_from = self._book.moved_from(name)
+            if moved_from is not None:
+                source = self._read(moved_from, None, partial=not whole_gradient)
+                return self._move_again(self._graph.nodes[self._graph.producer[name]], source)
             if held.split is None:
                 return self._exchange("GradientAllReduce", held.name, None)
             attributes: dict[str, Attribute] = (
@@ -257,21 +270,6 @@ class _Realiser:
         if held.split is None:
             return self._exchange("Scatter", held.name, place)
         return self._exchange("AllToAll", held.name, place, whole=name)
-
-    def _moved(self, name: str) -> Node | None:
-        """The move that makes a value, where it is better to exchange what was moved.
-
-        Several views of one value (rows for each of three products) are exchanged once; rows that were
-        repeated (one for each expert) before they are repeated.
-        """
-        index = self._graph.producer.get(name)
-        if index is None or self._book.linear(index) is not Linear.FIRST:
-            return None
-        node = self._graph.nodes[index]
-        if self._book.entry_bytes(name) < self._book.size_bytes(name):
-            return node
-        is_view = not self._book.work(index).moved_bytes
-        return node if is_view and len(self._graph.consumers[node.inputs[0]]) > 1 else None
 
     def _move_again(self, node: Node, source: str) -> str:
         whole = self._graph.values[node.outputs[0]]
@@ -327,19 +325,22 @@ class _Realiser:
         for name, place in dict(zip(node.inputs, axis.inputs, strict=True)).items():
             if name:
                 total += self._read_cost(name, place, partial)
-        if axis.sums:
-            once = (self._parts - 1) / self._parts
-            for name in filter(None, node.outputs):
-                size = once * self._book.sum_bytes(name)
+        once = (self._parts - 1) / self._parts
+        for name, place in zip(node.outputs, axis.outputs, strict=True):
+            cut_later = name in self._wanted.layout
+            if axis.sums and name:
                 # A reduce-scatter is followed by a gather backward, an all-reduce by nothing.
-                scattered = name in self._wanted.layout
-                total += size * (self._passes if scattered else 2)
+                total += once * self._book.sum_bytes(name) * (self._passes if cut_later else 2)
+            elif place is None and cut_later and name in self._book.with_gradient:
+                total += once * self._book.size_bytes(name)
         return total
 
     def _read_cost(self, name: str, place: Split | None, partial: bool) -> float:
         size = (self._parts - 1) / self._parts * self._book.size_bytes(name)
         held = self._where(name)
         if name in self._graph.parameters and name not in self._held:
+            if name not in self._wanted.weights:
+                return 0.0
             lies = place if self._is_free_weight(name) else self._pinned(name)
             # A weight that is whole costs its parts on the other ranks, as in the choice of regions.
             return size * ((lies is None) + (0 if lies == place else self._passes))

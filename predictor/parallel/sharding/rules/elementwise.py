@@ -10,7 +10,7 @@ from predictor.parallel.sharding.rules.parts import operand_of, operands_of
 
 LINEAR.register("", "Add", "Sum", "Sub")(Linear.ALL)
 LINEAR.register("", "Mul")(Linear.ANY)
-LINEAR.register("", "Div", "Neg")(Linear.FIRST)
+LINEAR.register("", "Div", "Neg", "Cast")(Linear.FIRST)
 
 
 @SHARD_RULES.register("", *UNARY, *NARY, "Cast", "CastLike", "Dropout", "Expand", "QuantizeLinear")
