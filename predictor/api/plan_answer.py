@@ -7,6 +7,7 @@ from predictor.compose.energy import slowdown_under_cap
 from predictor.compose.memory import compose_memory
 from predictor.compose.plan_cost import compose_plan, compose_plan_energy, microbatch_costs
 from predictor.compose.time import ProgramCosts
+from predictor.compose.timeline import Timeline, timeline
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import MemoryModel
 from predictor.models.power import PowerModel
@@ -46,3 +47,21 @@ def assemble_plan(
         cluster=cluster,
         bundle_id=bundle_id,
     )
+
+
+def plan_timeline(
+    request: PredictionRequest,
+    rank: RankProgram,
+    costs: ProgramCosts,
+    device: DeviceSpec,
+    cluster: ClusterSpec | None,
+    power_model: PowerModel,
+) -> Timeline:
+    """The events of one iteration of the request's plan."""
+    slowdown = slowdown_under_cap(
+        rank.program, costs, device, request.runtime, request.power_limit_w, power_model
+    )
+    microbatch = microbatch_costs(
+        rank, costs, runtime=request.runtime, plan=request.plan, cluster=cluster, slowdown=slowdown
+    )
+    return timeline(microbatch.columns, request.plan, cluster, training=request.mode is Mode.TRAIN)

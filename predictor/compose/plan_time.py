@@ -11,6 +11,7 @@ One formula serves a single plan and columns of plans: `stage_ends` works on arr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum
@@ -19,11 +20,17 @@ import numpy as np
 
 from predictor.compose.interval import FloatArray
 from predictor.compose.rank_costs import RankCosts
-from predictor.compose.stage_costs import StageCosts, cut_ends, pipeline_shape, stage_costs
+from predictor.compose.stage_costs import (
+    StageCosts,
+    cut_ends,
+    held_bytes,
+    pipeline_shape,
+    stage_costs,
+    twin_weights,
+)
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import GroupShape, collective_time_s
 from predictor.parallel.pipeline import PipelineTimes, pipeline_times
-from predictor.parallel.placement import boundary_crosses_node
 from predictor.parallel.plan import Plan
 from predictor.parallel.zero import Replicas, fill_buckets, replicas_of, stream_end_s
 
@@ -166,14 +173,9 @@ def _held(
     total = rank.parameter_bytes.sum()
     if not total:
         return np.zeros(len(stages.ends))
-    plain = rank.parameter_bytes - rank.expert_bytes
-    plain = plain / (dense.shards if dense else 1) + rank.expert_bytes / (experts.shards if experts else 1)
-    held = np.add.reduceat(plain, stages.begins)
-    stage_of = np.searchsorted(stages.ends, np.arange(rank.pieces), side="right")
-    for first, other, size_bytes in rank.tied:
-        if stage_of[first] % plan.pp != stage_of[other] % plan.pp:
-            held[stage_of[other]] += size_bytes / (dense.shards if dense else 1)
-    return np.asarray(held / total)
+    plain = held_bytes(rank, stages.ends, plan.pp) - rank.expert_bytes
+    held = plain / (dense.shards if dense else 1) + rank.expert_bytes / (experts.shards if experts else 1)
+    return np.asarray(np.add.reduceat(held, stages.begins) / total)
 
 
 def _averaged(
@@ -245,39 +247,49 @@ def chunk_buckets(
     inside = (gradients.piece >= begin) & (gradients.piece < end)
     # Backward visits the pieces from the last to the first: those below a piece follow it.
     below = np.concatenate([[0.0], np.cumsum(rank.backward_s[begin:end])])
+    twins = [
+        (-below[piece - begin], size_bytes)
+        for piece, size_bytes, _ in twin_weights(rank, stages.ends, plan.pp)
+        if begin <= piece < end
+    ]
     found = []
-    for chosen, replicas in ((~gradients.is_expert, dense), (gradients.is_expert, experts)):
+    for chosen, replicas, extra in ((~gradients.is_expert, dense, twins), (gradients.is_expert, experts, [])):
         rows = np.flatnonzero(inside & chosen)
-        if not rows.size:
+        if not rows.size and not extra:
             continue
         piece = gradients.piece[rows] - begin
-        offset = gradients.offset_s[rows] - below[piece + 1]
+        offset = np.append(gradients.offset_s[rows] - below[piece + 1], [at for at, _ in extra])
+        sizes = np.append(gradients.size_bytes[rows], [size for _, size in extra])
         if stages.weight_s[q] > 0:
             # Weight gradients that were put off are complete at the end only.
             offset = np.zeros_like(offset)
-        buckets = fill_buckets(offset, gradients.size_bytes[rows], plan.bucket_bytes)
+        order = np.argsort(offset, kind="stable")
+        buckets = fill_buckets(offset[order], sizes[order], plan.bucket_bytes)
         found.append((buckets.size_bytes, buckets.ready_s, replicas))
     return found
 
 
 def _tied_s(rank: RankCosts, stages: StageCosts, plan: Plan, cluster: ClusterSpec | None) -> FloatArray:
-    """(stages,) time to average the gradients of weights that two stages hold, e.g. of tied embeddings."""
+    """(stages,) time to average the gradients of weights that stages share, e.g. of tied embeddings."""
     found = np.zeros(plan.pp)
-    if cluster is None or plan.pp == 1 or not rank.tied:
+    if cluster is None:
         return found
-    stage_of = np.searchsorted(stages.ends, np.arange(rank.pieces), side="right") % plan.pp
-    pairs: dict[tuple[int, int], float] = {}
-    for first, other, size_bytes in rank.tied:
-        pair = int(stage_of[first]), int(stage_of[other])
-        if pair[0] != pair[1]:
-            pairs[pair] = pairs.get(pair, 0.0) + size_bytes
-    crosses = bool(boundary_crosses_node(plan, cluster).any())
-    place = GroupShape(1, 2, 1, 2) if crosses else GroupShape(2, 1, 2, 2)
-    for pair, size_bytes in pairs.items():
-        time_s = collective_time_s("all_reduce", size_bytes, place, cluster)
-        for stage in pair:
+    sizes: dict[frozenset[int], float] = {}
+    for _, size_bytes, holders in twin_weights(rank, stages.ends, plan.pp):
+        # One entry for each copy but the first.
+        sizes[holders] = sizes.get(holders, 0.0) + size_bytes / (len(holders) - 1)
+    for holders, size_bytes in sizes.items():
+        time_s = collective_time_s("all_reduce", size_bytes, _stages_place(plan, cluster, holders), cluster)
+        for stage in holders:
             found[stage] += time_s
     return found
+
+
+def _stages_place(plan: Plan, cluster: ClusterSpec, holders: frozenset[int]) -> GroupShape:
+    """Where the ranks of some stages lie that hold the same part of a replica."""
+    row = plan.group_ranks("pp", 0)
+    nodes = Counter(row[stage] // cluster.devices_per_node for stage in holders)
+    return GroupShape(max(nodes.values()), len(nodes), min(nodes.values()), len(holders))
 
 
 def _breakdown(
@@ -339,7 +351,7 @@ def _sent_bytes(
         return found
     replicated = 0.0
     for q_bytes, replicas in (
-        (rank.parameter_bytes - rank.expert_bytes, dense),
+        (held_bytes(rank, stages.ends, plan.pp) - rank.expert_bytes, dense),
         (rank.expert_bytes, experts),
     ):
         held = float(by_stage(np.add.reduceat(q_bytes, stages.begins), plan.pp).max())

@@ -54,7 +54,7 @@ class RankCosts:
         parameter_bytes, expert_bytes: weights by the piece that reads them first, and those of experts.
         crossing_bytes: what goes to the next piece, gradients of the same size come back.
         optimizer_s: (2,) step over all weights: kernels, gaps.
-        tied: (piece, later piece, bytes) of weights that pieces share.
+        tied: (pieces, bytes) of each weight that several pieces read.
     """
 
     forward_s: FloatArray
@@ -69,7 +69,7 @@ class RankCosts:
     crossing_bytes: FloatArray
     optimizer_s: FloatArray
     gradients: Gradients
-    tied: tuple[tuple[int, int, float], ...]
+    tied: tuple[tuple[tuple[int, ...], float], ...]
 
     @property
     def pieces(self) -> int:
@@ -184,7 +184,9 @@ def _exchanges(
     return times, owner
 
 
-def _weights(rank: RankProgram) -> tuple[FloatArray, FloatArray, tuple[tuple[int, int, float], ...]]:
+def _weights(
+    rank: RankProgram,
+) -> tuple[FloatArray, FloatArray, tuple[tuple[tuple[int, ...], float], ...]]:
     """Bytes of weights by the first piece that reads them, those of experts, and what pieces share."""
     graph, pieces = rank.graph, rank.pieces
     if graph is None or pieces is None:
@@ -198,14 +200,15 @@ def _weights(rank: RankProgram) -> tuple[FloatArray, FloatArray, tuple[tuple[int
                 if piece not in held:
                     held.append(piece)
     owned, expert_owned = np.zeros(len(pieces)), np.zeros(len(pieces))
-    tied: list[tuple[int, int, float]] = []
+    tied: list[tuple[tuple[int, ...], float]] = []
     for name in sorted(holders):
-        first, *others = sorted(holders[name])
+        readers = tuple(sorted(holders[name]))
         size_bytes = float(graph.values[name].size_bytes)
-        owned[first] += size_bytes
+        owned[readers[0]] += size_bytes
         if name in rank.experts:
-            expert_owned[first] += size_bytes
-        tied += [(first, other, size_bytes) for other in others]
+            expert_owned[readers[0]] += size_bytes
+        if len(readers) > 1:
+            tied.append((readers, size_bytes))
     return owned, expert_owned, tuple(tied)
 
 

@@ -73,6 +73,37 @@ def pipeline_shape(plan: Plan, *, training: bool) -> PipelineShape:
     return PipelineShape(plan.schedule, plan.pp, chunks, plan.microbatches, training)
 
 
+def stage_of_pieces(ends: IntArray, stages: int) -> IntArray:
+    """(pieces,) stage that runs each piece."""
+    return np.searchsorted(ends, np.arange(ends[-1]), side="right") % stages
+
+
+def twin_weights(rank: RankCosts, ends: IntArray, stages: int) -> list[tuple[int, float, frozenset[int]]]:
+    """Copies of weights that several stages read: (first piece that reads it there, bytes, all stages).
+
+    The copy of the stage that reads it first of all is left out: `RankCosts.parameter_bytes` holds it.
+    """
+    if not rank.tied or stages == 1:
+        return []
+    stage_of = stage_of_pieces(ends, stages)
+    found: list[tuple[int, float, frozenset[int]]] = []
+    for pieces, size_bytes in rank.tied:
+        first_of: dict[int, int] = {}
+        for piece in pieces:
+            first_of.setdefault(int(stage_of[piece]), piece)
+        holders = frozenset(first_of)
+        found += [(piece, size_bytes, holders) for piece in list(first_of.values())[1:]]
+    return found
+
+
+def held_bytes(rank: RankCosts, ends: IntArray, stages: int) -> FloatArray:
+    """(pieces,) weights by the first piece of a stage that reads them, every stage's copy counted."""
+    held = rank.parameter_bytes.copy()
+    for piece, size_bytes, _ in twin_weights(rank, ends, stages):
+        held[piece] += size_bytes
+    return held
+
+
 def cut_ends(rank: RankCosts, plan: Plan, cluster: ClusterSpec | None, *, training: bool) -> IntArray:
     """Where the virtual stages of `plan` end. Raises InvalidPlan when the graph has too few pieces."""
     shape = pipeline_shape(plan, training=training)
@@ -179,7 +210,7 @@ def _shared(
     training: bool,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """(forward, backward, waiting, exchanges) of each virtual stage under ZeRO-3."""
-    gather, reduce = _shared_exchanges(rank, cluster, dense, experts)
+    gather, reduce = _shared_exchanges(rank, ends, plan, cluster, dense, experts)
     found = np.zeros((4, len(ends)))
     for q, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         result = _pass(rank, slice(begin, end), gather, reduce, plan, training)
@@ -205,7 +236,7 @@ def shared_pass(
     training: bool,
 ) -> ShardedPass:
     """One microbatch of virtual stage `q` under ZeRO-3, exchange by exchange."""
-    gather, reduce = _shared_exchanges(rank, cluster, dense, experts)
+    gather, reduce = _shared_exchanges(rank, stages.ends, plan, cluster, dense, experts)
     return _pass(rank, slice(stages.begins[q], stages.ends[q]), gather, reduce, plan, training)
 
 
@@ -217,10 +248,15 @@ def _pass(
 
 
 def _shared_exchanges(
-    rank: RankCosts, cluster: ClusterSpec, dense: Replicas, experts: Replicas | None
+    rank: RankCosts,
+    ends: IntArray,
+    plan: Plan,
+    cluster: ClusterSpec,
+    dense: Replicas,
+    experts: Replicas | None,
 ) -> tuple[FloatArray, FloatArray]:
     """(k,) time to gather the weights of each piece, and to reduce its gradients."""
-    plain = rank.parameter_bytes - rank.expert_bytes
+    plain = held_bytes(rank, ends, plan.pp) - rank.expert_bytes
     gather, reduce = dense.gather_s(plain, cluster), dense.reduce_s(plain, cluster)
     if experts is not None and rank.expert_bytes.any():
         gather = gather + experts.gather_s(rank.expert_bytes, cluster)

@@ -105,17 +105,21 @@ class RankSimulator:
         self.gradients: dict[int, list[int]] = {}
         for gradient in self.rank.program.gradients:
             self.gradients.setdefault(gradient.op_index, []).append(gradient.size_bytes)
-        self.weights: list[dict[str, int]] = [{} for _ in self.ends]
+        self.weights: list[dict[str, int]] = [{} for _ in range(self.plan.pp)]
         self.piece_weights: list[dict[str, int]] = [{} for _ in range(len(self.pieces))]
-        seen: set[str] = set()
+        first: set[str] = set()
         for node, piece in zip(self.pieces.nodes, self.pieces.piece_of_nodes(), strict=True):
             for name in node.inputs:
-                if name in self.graph.parameters:
-                    size = self.graph.values[name].size_bytes
-                    self.weights[self._chunk(piece)][name] = size
-                    if name not in seen:
-                        self.piece_weights[piece][name] = size
-                        seen.add(name)
+                stage = self._chunk(piece) % self.plan.pp
+                if name not in self.graph.parameters or name in self.weights[stage]:
+                    continue
+                size = self.graph.values[name].size_bytes
+                self.weights[stage][name] = self.piece_weights[piece][name] = size
+                if name in first:
+                    # A later stage's copy: complete when the piece's backward pass is.
+                    done = self.ops[Phase.BACKWARD, piece][-1]
+                    self.gradients.setdefault(done, []).append(size)
+                first.add(name)
         self.optimizer_s = sum(
             self.kernel_s[i] for i, op in enumerate(self.rank.program.ops) if op.work.phase is Phase.OPTIMIZER
         )
@@ -328,8 +332,7 @@ class RankSimulator:
         waits = [self.network.last[rank, "replicas"]] if (rank, "replicas") in self.network.last else []
         self.network.add(("reduced", rank), 0.0, rank, "compute", waits)
         self._tied(rank, stage)
-        mine = [q for q in range(len(self.ends)) if q % self.plan.pp == stage]
-        held = float(sum({name: size for q in mine for name, size in self.weights[q].items()}.values()))
+        held = float(sum(self.weights[stage].values()))
         total = float(sum(self.graph.values[name].size_bytes for name in self.graph.parameters))
         copy, _ = self._replicas(rank)
         shards = len(copy) if self.plan.zero else 1
@@ -342,20 +345,19 @@ class RankSimulator:
                     self._collective(rank, "replicas", "all_gather", size, copy, step)
 
     def _tied(self, rank: int, stage: int) -> None:
-        """Weights that stages share are averaged between each pair once both are ready."""
+        """Gradients of weights that stages share are averaged among them once all are ready."""
         holders: dict[str, set[int]] = {}
-        for q, weights in enumerate(self.weights):
+        for other, weights in enumerate(self.weights):
             for name in weights:
-                holders.setdefault(name, set()).add(q % self.plan.pp)
+                holders.setdefault(name, set()).add(other)
         ring = sorted(self.plan.group_ranks("pp", rank))
-        pairs: Counter[tuple[int, int]] = Counter()
-        first_of = {name: min(found) for name, found in holders.items()}
+        sizes: Counter[tuple[int, ...]] = Counter()
         for name, found in holders.items():
-            for other in found - {first_of[name]}:
-                pairs[first_of[name], other] += self.graph.values[name].size_bytes
-        for pair, size in sorted(pairs.items()):
-            if stage in pair:
-                members = [ring[pair[0]], ring[pair[1]]]
+            if len(found) > 1:
+                sizes[tuple(sorted(found))] += self.graph.values[name].size_bytes
+        for stages, size in sorted(sizes.items()):
+            if stage in stages:
+                members = [ring[other] for other in stages]
                 self._collective(rank, "compute", "all_reduce", float(size), members)
 
 
