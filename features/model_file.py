@@ -149,6 +149,8 @@ def _guess(head: bytes) -> str:
     for magic, meaning in _FOREIGN:
         if head.startswith(magic):
             return f"it looks like {meaning}"
+    if head.lstrip()[:1] == b"{":
+        return "it looks like JSON; `perfcast graph from-config` makes a model of a transformer's config.json"
     if head and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
         return "it looks like text"
     return "it is damaged, truncated or of another format"

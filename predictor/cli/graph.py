@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -24,19 +24,39 @@ app.command("from-torch")(from_torch.from_torch)
 GRAPH_SCHEMA, GRAPH_CHECK_SCHEMA = "perfcast.graph/1", "perfcast.graph-check/1"
 
 
+_Description: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL.onnx|PKG.MOD:FACTORY|config.json",
+        help="ONNX file (- reads standard input), a function that makes a torch module, or a transformer's "
+        "configuration.",
+    ),
+]
+_Sequence: TypeAlias = Annotated[
+    int | None, typer.Option("--sequence", "-s", metavar="N", help="Tokens per sample of a config.json.")
+]
+_PastLength: TypeAlias = Annotated[
+    int | None, typer.Option("--past-length", metavar="N", help="Cached tokens of a config.json's decoder.")
+]
+
+
 @app.command("show")
 def show(
-    model: opt.Model,
+    model: _Description,
     batch: opt.Batch = None,
     dim: opt.Dims = [],  # noqa: B006 - typer copies it
     input_shape: opt.InputShapes = [],  # noqa: B006
+    example_shape: from_torch.ExampleShapes = [],  # noqa: B006
+    sequence: _Sequence = None,
+    past_length: _PastLength = None,
     output: opt.OutputOption = Output.TABLE,
 ) -> None:
     """Show inputs, outputs, parameters, and the work of one forward pass by op family."""
     from predictor.cli.console import data_console
     from predictor.cli.output import write_json
 
-    graph, program = _read(model, batch, dim, input_shape)
+    source = _source(model, example_shape, sequence, past_length)
+    graph, program = _read(source, batch, dim, input_shape)
     if output is Output.JSON:
         write_json(_to_json(graph, program))
         return
@@ -47,10 +67,13 @@ def show(
 
 @app.command("check")
 def check(
-    model: opt.Model,
+    model: _Description,
     batch: opt.Batch = None,
     dim: opt.Dims = [],  # noqa: B006
     input_shape: opt.InputShapes = [],  # noqa: B006
+    example_shape: from_torch.ExampleShapes = [],  # noqa: B006
+    sequence: _Sequence = None,
+    past_length: _PastLength = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 5 when an op has no rule.")] = False,
     output: opt.OutputOption = Output.TABLE,
 ) -> None:
@@ -59,7 +82,8 @@ def check(
     from predictor.cli.output import write_json
     from predictor.errors import UnsupportedOp
 
-    graph, program = _read(model, batch, dim, input_shape)
+    source = _source(model, example_shape, sequence, past_length)
+    graph, program = _read(source, batch, dim, input_shape)
     for note in program.notes:
         warn(note.message)
     unknown = Counter(op.op_type for op in program.ops if not op.covered)
@@ -108,14 +132,33 @@ def strip(
     typer.echo(f"{target}: {format_bytes(after)}, was {format_bytes(before)}", err=True)
 
 
-def _read(model: str, batch: int | None, dims: list[str], shapes: list[str]) -> tuple[Graph, Program]:
+def _source(
+    model: str, example_shapes: list[str], sequence: int | None, past_length: int | None
+) -> str | bytes:
+    """Path or bytes of the file, of a module's export, or of the graph that a configuration describes."""
+    if from_torch.is_module_name(model):
+        from predictor.features.torch_capture.onnx_export import export_onnx
+
+        return export_onnx(from_torch.named_module(model, example_shapes))
+    if model.endswith(".json"):
+        from predictor.features.architectures.from_config import from_config as build
+
+        return build(model, sequence=sequence, past_length=past_length)
+    if sequence is not None or past_length is not None:
+        raise typer.BadParameter(
+            f"{model} is no config.json: its sizes are given with --dim", param_hint="--sequence"
+        )
+    return opt.read_model(model)
+
+
+def _read(
+    source: str | bytes, batch: int | None, dims: list[str], shapes: list[str]
+) -> tuple[Graph, Program]:
     from predictor.features.program import build_program
     from predictor.features.reader import read_graph
     from predictor.types import Mode, Optimizer, Precision, Runtime
 
-    graph = read_graph(
-        opt.read_model(model), batch=batch, dims=opt.parse_dims(dims), input_shapes=opt.parse_shapes(shapes)
-    )
+    graph = read_graph(source, batch=batch, dims=opt.parse_dims(dims), input_shapes=opt.parse_shapes(shapes))
     program = build_program(
         graph, mode=Mode.INFER, precision=Precision.FP32, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
     )

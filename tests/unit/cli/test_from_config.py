@@ -80,3 +80,36 @@ def test_what_cannot_be_built_is_one_line_and_exit_3(tmp_path: Path, content: st
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert message in line
     assert not (tmp_path / "model.onnx").exists()
+
+
+def test_one_step_of_a_decoder(tmp_path: Path) -> None:
+    path = tmp_path / "step.onnx"
+    given = ("--past-length", "100", "--last-only", "--out", str(path))
+    assert run("from-config", str(CONFIGS / "gpt2.json"), *given).exit_code == 0
+    inputs = shown(path, "--batch", "3")["inputs"]
+    assert {"name": "past_key_values.11.value", "shape": [3, 12, 101, 64], "dtype": "float32"} in inputs  # type: ignore[operator]
+    result = run("from-config", str(CONFIGS / "bert-base-uncased.json"), *given)
+    assert result.exit_code == 3
+    assert "no decoder" in result.stderr
+
+
+def test_a_configuration_stands_where_a_file_may(tmp_path: Path) -> None:
+    found = shown(CONFIGS / "gpt2.json", "--sequence", "64", "--batch", "3")
+    assert found["parameter_count"] == 124_439_808
+    assert found["inputs"] == [{"name": "input_ids", "shape": [3, 64], "dtype": "int64"}]
+    assert len(shown(CONFIGS / "gpt2.json", "--past-length", "9")["inputs"]) == 2 + 24  # type: ignore[arg-type]
+    result = run("check", str(CONFIGS / "t5-small.json"), "--strict", "--output", "json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["ok"]
+
+
+def test_lengths_are_those_of_a_configuration() -> None:
+    result = run("show", "model.onnx", "--sequence", "64")
+    assert result.exit_code == 2
+    assert "is no config.json" in result.stderr
+
+
+def test_where_no_configuration_may_stand_the_command_is_named() -> None:
+    result = CliRunner().invoke(app, ["predict", str(CONFIGS / "gpt2.json"), "--device", "a100-sxm-80gb"])
+    assert result.exit_code == 3
+    assert "perfcast graph from-config" in result.stderr

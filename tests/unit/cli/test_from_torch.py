@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -135,6 +136,18 @@ def test_malformed_shapes_are_usage_errors(shape: str, words: str) -> None:
     result = from_torch("cnn", "--example-shape", shape, "--out", "x.onnx")
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_a_module_stands_where_a_file_may(command: str) -> None:
+    result = run("graph", command, "mymodels_for_test:cnn", *CNN, "--batch", "5", "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    if command == "show":
+        assert found["parameter_count"] == 4 * 27 + 4 + 2 * 144 + 2
+        assert found["inputs"][0]["shape"] == [5, 3, 8, 8]
+    else:
+        assert found["ok"]
 
 
 def test_shapes_are_needed() -> None:
