@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from predictor.errors import InvalidData, UnknownName
 from predictor.files import write_whole
 from predictor.models.corpus.manifest import Source, load_manifest
-from predictor.models.corpus.schema import SCHEMA_VERSION, conform
+from predictor.models.corpus.schema import SCHEMA_VERSION, Counted, conform
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,11 +36,12 @@ def silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CorpusEntry:
-    """One built source: row count and a hash of its rows."""
+    """One built source: row count, a hash of the rows, and what became of all rows where its reader counts."""
 
     source: str
     rows: int
     sha256: str
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def data_root(root: Path | None = None) -> Path:
@@ -94,7 +95,11 @@ def _entries_to_keep(corpus: Path) -> dict[str, CorpusEntry]:
 
 
 def _write_index(corpus: Path, entries: Mapping[str, CorpusEntry]) -> None:
-    index = {name: {"rows": entry.rows, "sha256": entry.sha256} for name, entry in entries.items()}
+    index = {
+        name: {"rows": entry.rows, "sha256": entry.sha256}
+        | ({"counts": dict(entry.counts)} if entry.counts else {})
+        for name, entry in entries.items()
+    }
     text = json.dumps({"schema": SCHEMA_VERSION, "sources": index}, indent=1, sort_keys=True) + "\n"
     write_whole(corpus / INDEX_NAME, lambda path: path.write_text(text, encoding="utf-8"), make_folder=True)
 
@@ -112,7 +117,8 @@ def read_index(corpus: Path) -> tuple[CorpusEntry, ...]:
     if schema != SCHEMA_VERSION:
         raise InvalidData(f"{path}: schema {schema!r}, expected {SCHEMA_VERSION!r}; build the corpus again")
     return tuple(
-        CorpusEntry(name, item["rows"], item["sha256"]) for name, item in sorted(index["sources"].items())
+        CorpusEntry(name, item["rows"], item["sha256"], item.get("counts", {}))
+        for name, item in sorted(index["sources"].items())
     )
 
 
@@ -144,13 +150,15 @@ def write_table(frame: pl.DataFrame, corpus: Path, name: str) -> None:
 
 def _build(source: Source, root: Path, out: Path, progress: Progress) -> CorpusEntry:
     reader = import_module(f"predictor.models.corpus.{source.reader}")
-    frame = conform(reader.read(source.folder(root)), source.id)
+    found = reader.read(source.folder(root))
+    counts = found.counts if isinstance(found, Counted) else {}
+    frame = conform(found.frame if isinstance(found, Counted) else found, source.id)
     write_table(frame, out, source.id)
     if source.id in BUILT_WITH.values():
         from predictor.models.corpus.memory_features import write_memory_features
 
         write_memory_features(root, out, progress=progress)
-    return CorpusEntry(source.id, frame.height, _rows_sha256(frame))
+    return CorpusEntry(source.id, frame.height, _rows_sha256(frame), counts)
 
 
 def _rows_sha256(frame: pl.DataFrame) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from predictor.errors import InvalidData
@@ -49,8 +50,17 @@ UNITS: Mapping[str, str] = {
 }
 """Quantity -> the one unit it is stored in."""
 
-SCOPES = frozenset({"kernel_and_dispatch", "host_wall", "allocator", "device_monitor", "gpu_board"})
-"""kernel_and_dispatch: device events around one call. device_monitor: vendor's tool, context included."""
+SCOPES = frozenset({"kernel", "kernel_and_dispatch", "host_wall", "allocator", "device_monitor", "gpu_board"})
+"""kernel: replayed in a graph, no host in it. kernel_and_dispatch: device events around one call.
+device_monitor: vendor's tool, context included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Rows of a source with what became of all it holds: `available`, `used`, and the others by reason."""
+
+    frame: pl.DataFrame
+    counts: Mapping[str, int]
 
 
 def canonical(configuration: Mapping[str, object]) -> str:

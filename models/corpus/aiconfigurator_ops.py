@@ -1,0 +1,223 @@
+"""Operator tables of aiconfigurator: kernels of three inference stacks on seven systems, in CUDA graphs.
+
+No host is in these times, so their scope is `kernel`; a GEMM is repeated five times in one graph, on operands
+of its own each. Cleaning, by (system, stack, kernel, types):
+- a group whose fastest calls take over 20 µs was timed with its dispatch (no NVIDIA kernel needs that long to
+  start): rows below twice its fastest are dispatch, not work, and go;
+- a group of which more than one row in fifty beats the rated peak did less work than its row says, and goes
+  whole; in others such rows go one by one;
+- equal keys are measured again under another tensor-parallel degree: their median stays.
+Of the dense grids one shape in several is kept, the same on every system and stack (a hash of the shape).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.features.work_json import work_to_json
+from predictor.hardware.catalog import find_device
+from predictor.hardware.sustained import matrix_peak
+from predictor.models.corpus.aiconfigurator_works import TABLES, Table
+from predictor.models.corpus.chips import chip_of
+from predictor.models.corpus.schema import Counted, canonical
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SOURCE = "aiconfigurator-ops"
+DEVICES: Mapping[str, str] = {
+    "a100_sxm": "a100-sxm-80gb",
+    "h100_sxm": "h100-sxm-80gb",
+    "h200_sxm": "h200-sxm-141gb",
+    "b200_sxm": "b200-sxm-180gb",
+    "gb200": "gb200-superchip-186gb",
+    "l40s": "l40s-pcie-48gb",
+    "b60": "arc-pro-b60-24gb",
+}
+"""The publisher's systems -> catalogue ids."""
+
+SLOW_START_S = 20e-6
+"""A group whose fastest calls (0.5 % quantile) take longer holds dispatch."""
+_START_QUANTILE = 0.005
+_SEEN_THROUGH_DISPATCH = 2.0
+_FAULTY_SHARE = 0.02
+
+KERNELS: tuple[tuple[str, str], ...] = (
+    ("triton", "triton"),
+    ("deepgemm", "deepgemm"),
+    ("trtllm_mha", "trtllm_gen"),
+    ("trtllmprefill", "trtllm_gen"),
+    ("trtllmdecode", "trtllm_gen"),
+    ("trtllm_mla", "trtllm_gen"),
+    ("cutlass", "cutlass"),
+    ("sgl_kernel", "cutlass"),
+    ("cutedsl", "cutlass"),
+    ("weight_only", "plugin"),
+    ("smooth_quant", "plugin"),
+    ("flashinfer", "flashinfer"),
+    ("flashmla", "flash"),
+    ("flash", "flash"),
+    ("fa3", "flash"),
+)
+"""Part of a `kernel_source` -> whose kernel it is, first match first; the stack's own where none matches."""
+
+_GRID_COPIES = 5
+"""A CUDA graph of the GEMM table holds five repetitions (SOURCE.md)."""
+# Odd multipliers of a fixed integer hash, so that a corpus is the same everywhere.
+_MIX, _MODULUS = 2654435761, 2**32
+
+
+def read(folder: Path) -> Counted:
+    """One `latency` row (s) per kept grid point, and what happened to the others."""
+    import polars as pl
+
+    frames, counts = [], {"available": 0}
+    for table in TABLES:
+        frame, found = _read_table(folder, table)
+        frames.append(frame)
+        for reason, count in found.items():
+            counts[reason] = counts.get(reason, 0) + count
+    return Counted(pl.concat(frames), counts)
+
+
+def kernel_of(kernel_source: str, stack: str) -> str:
+    """Whose kernel ran."""
+    name = kernel_source.lower()
+    return next((kernel for part, kernel in KERNELS if part in name), stack)
+
+
+def _read_table(folder: Path, table: Table) -> tuple[pl.DataFrame, dict[str, int]]:
+    import polars as pl
+
+    frame = _columns(pl.read_parquet(folder / f"{table.file}.parquet"), table)
+    counts = {"available": frame.height}
+    frame = frame.filter(_kept(frame, table))
+    counts["another shape of the grid stands for it"] = counts["available"] - frame.height
+    group = [
+        "system",
+        "stack",
+        "kernel",
+        table.precision,
+        *(("kv_cache_dtype",) if "kv_cache_dtype" in table.keys else ()),
+    ]
+    works = _works(frame, table)
+    frame = frame.join(works, on=table.keys, how="left", maintain_order="left")
+    start_s = pl.col("latency").quantile(_START_QUANTILE).over(group)
+    frame = frame.with_columns(dispatched=start_s > SLOW_START_S, start=start_s)
+    dispatch = pl.col("dispatched") & (pl.col("latency") < _SEEN_THROUGH_DISPATCH * pl.col("start"))
+    counts["dispatch hides the kernel"] = int(frame.select(dispatch.sum()).item())
+    frame = frame.filter(~dispatch)
+    frame = frame.with_columns(beats_peak=pl.Series(_beats_peak(frame)))
+    faulty = pl.col("beats_peak").mean().over(group) > _FAULTY_SHARE
+    counts["kernel skips work: its group beats the rated peak"] = int(frame.select(faulty.sum()).item())
+    frame = frame.filter(~faulty)
+    counts["faster than the rated peak"] = int(frame["beats_peak"].sum())
+    frame = frame.filter(~pl.col("beats_peak"))
+    before = frame.height
+    keys = ["system", "stack", "kernel", *table.keys]
+    frame = frame.group_by(keys, maintain_order=True).agg(
+        pl.col("latency").median(),
+        pl.col("dispatched").first(),
+        pl.col("work").first(),
+        pl.col("family").first(),
+    )
+    counts["measured again: median taken"] = before - frame.height
+    counts["used"] = frame.height
+    return _conformed(frame, table), counts
+
+
+def _columns(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """The table's keys, filled where a file leaves them out, the kernel's maker and the latency in s."""
+    import polars as pl
+
+    frame = frame.with_columns(pl.col(pl.Categorical).cast(pl.String))
+    defaults = {
+        "num_key_value_heads": pl.col("num_heads") if "num_heads" in frame.columns else None,
+        "kv_cache_dtype": pl.lit("bfloat16"),
+        "step": pl.lit(0),
+        "window_size": pl.lit(0.0),
+        # An encoder sees all tokens; the other tables are causal.
+        "causal": pl.lit(table.file != "encoder_attention_perf"),
+    }
+    absent = [name for name in table.keys if name not in frame.columns]
+    frame = frame.with_columns(**{name: defaults[name] for name in absent})
+    if "window_size" in table.keys:
+        frame = frame.with_columns(pl.col("window_size").fill_null(0.0))
+    if table.file == "gemm_perf":
+        # SGLang's 8-bit weights multiply 8-bit activations: its rates lie above the BF16 peak.
+        integer = (pl.col("stack") == "sglang") & (pl.col("gemm_dtype") == "int8_wo")
+        frame = frame.with_columns(
+            gemm_dtype=pl.when(integer).then(pl.lit("sq")).otherwise(pl.col("gemm_dtype"))
+        )
+    pairs = frame.select("kernel_source", "stack").unique(maintain_order=True)
+    pairs = pairs.with_columns(
+        kernel=pl.Series([kernel_of(name, stack) for name, stack in pairs.iter_rows()])
+    )
+    return frame.join(pairs, on=["kernel_source", "stack"], how="left", maintain_order="left").select(
+        "system", "stack", "kernel", *table.keys, latency=pl.col("latency").cast(pl.Float64) * 1e-3
+    )
+
+
+def _kept(frame: pl.DataFrame, table: Table) -> NDArray[np.bool_]:
+    """Whether a row's shape is one of the kept: by its whole numbers, not by its types or stack."""
+    state = np.full(frame.height, 2166136261, dtype=np.uint64)
+    for name in table.keys:
+        if frame.schema[name].is_numeric():
+            state = (state ^ frame[name].to_numpy().astype(np.uint64)) * _MIX % _MODULUS
+            state = state ^ (state >> np.uint64(15))
+    kept: NDArray[np.bool_] = state % table.keep_one_of == 0
+    return kept
+
+
+def _works(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """The work of every distinct key, as JSON, with its family, FLOPs and arithmetic."""
+    import polars as pl
+
+    distinct = frame.select(table.keys).unique(maintain_order=True)
+    works = [table.work(row) for row in distinct.iter_rows(named=True)]
+    return distinct.with_columns(
+        work=pl.Series([canonical(work_to_json(work)) for work in works]),
+        family=pl.Series([work.family.value for work in works]),
+        flops=pl.Series([float(work.matrix_flops) for work in works]),
+        compute=pl.Series([work.compute.value for work in works]),
+    )
+
+
+def _beats_peak(frame: pl.DataFrame) -> NDArray[np.bool_]:
+    kinds = frame.select("system", "compute").unique().iter_rows()
+    # What a device has no unit for runs at its BF16 rate.
+    peaks = {
+        (system, compute): max(matrix_peak(find_device(DEVICES[system]), kind) for kind in (compute, "bf16"))
+        for system, compute in kinds
+    }
+    peak = np.array([peaks[key] for key in frame.select("system", "compute").iter_rows()])
+    found: NDArray[np.bool_] = frame["flops"].to_numpy() > peak * frame["latency"].to_numpy()
+    return found
+
+
+def _conformed(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    import polars as pl
+
+    copies = _GRID_COPIES if table.file == "gemm_perf" else 1
+    configurations = [
+        f'{{"copies":{copies},"kernel":"{kernel}","set":"{table.name}","stack":"{stack}","work":{work}}}'
+        for kernel, stack, work in frame.select("kernel", "stack", "work").iter_rows()
+    ]
+    return frame.select(
+        subject=pl.col("family"),
+        subject_kind=pl.lit("op"),
+        device=pl.col("system").replace_strict(DEVICES),
+        configuration=pl.Series(configurations),
+        quantity=pl.lit("latency"),
+        value=pl.col("latency"),
+        unit=pl.lit("s"),
+        scope=pl.when("dispatched").then(pl.lit("kernel_and_dispatch")).otherwise(pl.lit("kernel")),
+        source=pl.lit(SOURCE),
+        device_group=pl.col("system").replace_strict({name: chip_of(id) for name, id in DEVICES.items()}),
+        model_group=pl.col("family"),
+    )
