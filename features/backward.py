@@ -43,7 +43,7 @@ class BackwardPass:
         self._steps: dict[int, BackwardStep] = {}
         self.seeds: frozenset[str] = frozenset()
         self.order: tuple[Step, ...] = tuple(Step(Part.FORWARD, index) for index in range(len(nodes)))
-        """What runs when: the forward pass and, once `run` is done, backward with its replays and the step."""
+        """What runs when: forward and, once `run` is done, backward with its replays and the step."""
         self.ready: dict[str, int] = {}
         """Index of the op that completes each parameter's gradient."""
 

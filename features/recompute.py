@@ -89,8 +89,9 @@ def _way(nodes: Sequence[Node], start: int, step: Callable[[int], list[int]]) ->
             if nodes[index].op_type in _PRODUCTS:
                 leads[index] = True
             elif nodes[index].op_type in _BETWEEN:
-                # All ways are walked: a list, since any() stops at the first.
-                leads[index] = any([visit(other) for other in step(index)])
+                for other in step(index):
+                    # Every way is walked, whether or not an earlier one leads there.
+                    leads[index] = visit(other) or leads[index]
         return leads[index]
 
     for index in step(start):

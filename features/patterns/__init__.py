@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from predictor.features.patterns import activations, attention, linear, normalizations
+from predictor.features.patterns import activations, attention, linear, losses, normalizations
 from predictor.features.patterns.language import Call, Rule, may_match, required_op_types
 from predictor.types import Runtime
 
-_FAMILIES = (normalizations, attention, activations, linear)
+_FAMILIES = (normalizations, attention, activations, linear, losses)
 
 
 class Candidates:

@@ -26,7 +26,7 @@ _OPTIMIZERS: Mapping[Optimizer, Callable[[list[Any]], torch.optim.Optimizer]] = 
 
 
 def make_optimizer(optimizer: Optimizer, parameters: list[Any]) -> torch.optim.Optimizer:
-    """torch's optimizer with the multi-tensor step that it takes on CUDA devices. Raises KeyError for NONE."""
+    """torch's optimizer with the multi-tensor step of CUDA devices. Raises KeyError for NONE."""
     return _OPTIMIZERS[optimizer](parameters)
 
 

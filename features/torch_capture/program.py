@@ -196,7 +196,9 @@ def _timeline(capture: Capture, works: Sequence[tuple[OpWork, ...]], training: b
         ),
         workspaces=workspaces,
         step_nodes=tuple(range(length)),
-        node_names=tuple(f"{name}:{call.op}" for name, call in zip(capture.modules, capture.calls, strict=True)),
+        node_names=tuple(
+            f"{name}:{call.op}" for name, call in zip(capture.modules, capture.calls, strict=True)
+        ),
     )
 
 
@@ -206,9 +208,7 @@ def _lifetimes(capture: Capture, length: int, training: bool) -> Iterator[Lifeti
         end = min(storage.end, length - 1)
         begin = min(max(0, storage.begin), end)
         if storage.role is Role.GRADIENT:
-            yield Lifetime(
-                Line.PARAMETER_GRADIENT, storage.size_bytes, begin, end, node=begin, ready=begin
-            )
+            yield Lifetime(Line.PARAMETER_GRADIENT, storage.size_bytes, begin, end, node=begin, ready=begin)
         elif storage.role is Role.ACTIVATION and storage.size_bytes:
             saved = training and storage.begin < capture.forward_count <= storage.end
             yield Lifetime(

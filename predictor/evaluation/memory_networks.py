@@ -1,4 +1,4 @@
-"""Training jobs for the comparison of memory timelines with torch's tracker: networks of usual sizes, with a loss.
+"""Training jobs of usual sizes, each with its loss, for the comparison of timelines with torch's tracker.
 
 Nothing of these sizes is ever allocated: both sides run on fake tensors. Imports torch.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -20,20 +21,23 @@ from predictor.types import Optimizer, Precision
 functional = nn.functional
 
 
+Job: TypeAlias = tuple[nn.Module, tuple[torch.Tensor, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryCase:
     """One training job.
 
     Attributes:
         make: builds the module, which returns its loss, and what it is called with.
-        exports: False where torch's exporter does not keep what the case is about (recomputation).
+        plain: the same without checkpoints, for exports, which know none; our graphs are told to recompute.
     """
 
     name: str
-    make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]
+    make: Callable[[], Job]
     optimizer: Optimizer
     precision: Precision = Precision.FP32
-    exports: bool = True
+    plain: Callable[[], Job] | None = None
 
 
 class Trained(nn.Module):  # type: ignore[misc]
@@ -158,9 +162,7 @@ class VisionTransformer(nn.Module):  # type: ignore[misc]
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(torch.zeros(1, 1 + (224 // patch) ** 2, width))
-        layers = [
-            _layer(width, Heads(width, width // 64), _feed(width), nn.LayerNorm) for _ in range(depth)
-        ]
+        layers = [_layer(width, Heads(width, width // 64), _feed(width), nn.LayerNorm) for _ in range(depth)]
         self.layers = Recomputed(*layers) if recompute else nn.Sequential(*layers)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
 
@@ -289,35 +291,61 @@ def _labels(*shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.int64, device="meta")
 
 
-def _classifier(
-    name: str, make: Callable[[], nn.Module], batch: int, optimizer: Optimizer, **options: Any
+def _case(
+    name: str,
+    make: Callable[..., nn.Module],
+    loss: str,
+    inputs: Callable[[], tuple[torch.Tensor, ...]],
+    optimizer: Optimizer,
+    precision: Precision,
+    recompute: bool,
 ) -> MemoryCase:
-    size = options.pop("size", 224)
-    return MemoryCase(name, lambda: (Trained(make(), "classes"), _images(batch, size)), optimizer, **options)
+    def job(**options: Any) -> Job:
+        return Trained(make(**options), loss), inputs()
+
+    if not recompute:
+        return MemoryCase(name, job, optimizer, precision)
+    return MemoryCase(name, lambda: job(recompute=True), optimizer, precision, plain=job)
+
+
+def _classifier(
+    name: str,
+    make: Callable[..., nn.Module],
+    batch: int,
+    optimizer: Optimizer,
+    *,
+    precision: Precision = Precision.FP32,
+    recompute: bool = False,
+) -> MemoryCase:
+    return _case(name, make, "classes", lambda: _images(batch), optimizer, precision, recompute)
 
 
 def _language(
-    name: str, make: Callable[[], nn.Module], shape: tuple[int, int], optimizer: Optimizer, **options: Any
+    name: str,
+    make: Callable[..., nn.Module],
+    shape: tuple[int, int],
+    optimizer: Optimizer,
+    *,
+    precision: Precision = Precision.FP32,
+    recompute: bool = False,
 ) -> MemoryCase:
-    def job() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-        return Trained(make(), "tokens"), (_labels(*shape), _labels(*shape))
+    def inputs() -> tuple[torch.Tensor, ...]:
+        return _labels(*shape), _labels(*shape)
 
-    return MemoryCase(name, job, optimizer, **options)
+    return _case(name, make, "tokens", inputs, optimizer, precision, recompute)
 
 
 def _fitted(
     name: str,
-    make: Callable[[], nn.Module],
+    make: Callable[..., nn.Module],
     data: tuple[int, ...],
     target: tuple[int, ...],
     optimizer: Optimizer,
-    **options: Any,
 ) -> MemoryCase:
-    def job() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-        inputs = torch.empty(data, device="meta"), torch.empty(target, device="meta")
-        return Trained(make(), "squares"), inputs
+    def inputs() -> tuple[torch.Tensor, ...]:
+        return torch.empty(data, device="meta"), torch.empty(target, device="meta")
 
-    return MemoryCase(name, job, optimizer, **options)
+    return _case(name, make, "squares", inputs, optimizer, Precision.FP32, False)
 
 
 _SGD, _MOMENTUM, _ADAM, _ADAMW = Optimizer.SGD, Optimizer.MOMENTUM, Optimizer.ADAM, Optimizer.ADAMW
@@ -343,21 +371,21 @@ CASES: tuple[MemoryCase, ...] = (
     _classifier("DenseNet, deep", lambda: DenseBlocks(16, 24), 4, _ADAM),
     _classifier("ViT-S/16", VisionTransformer, 16, _ADAMW),
     _classifier("ViT-S/32, small batch", lambda: VisionTransformer(patch=32), 2, _SGD),
-    _classifier("ViT-S/16, recomputed", lambda: VisionTransformer(recompute=True), 16, _ADAMW, exports=False),
+    _classifier("ViT-S/16, recomputed", VisionTransformer, 16, _ADAMW, recompute=True),
     _classifier("ViT-B/16, bf16", lambda: VisionTransformer(768, 4), 16, _SGD, precision=_BF16),
     _classifier("ViT-S/16, autocast", VisionTransformer, 16, _ADAM, precision=_AMP),
     _language("GPT-2", gpt, (4, 512), _SGD),
     _language("GPT-2, short", gpt, (1, 64), _ADAM),
     _language("GPT-2, untied", lambda: gpt(tied=False), (2, 512), _ADAMW),
-    _language("GPT-2, recomputed", lambda: gpt(recompute=True), (8, 1024), _ADAMW, exports=False),
-    _language("GPT-2, recomputed, SGD", lambda: gpt(768, 12, recompute=True), (4, 1024), _SGD, exports=False),
+    _language("GPT-2, recomputed", gpt, (8, 1024), _ADAMW, recompute=True),
+    _language("GPT-2, recomputed, SGD", partial(gpt, 768, 12), (4, 1024), _SGD, recompute=True),
     _language("GPT-2, attention written out", lambda: gpt(written=True, drop=0.1), (2, 512), _ADAM),
     _language(
         "GPT-2, written out, recomputed",
-        lambda: gpt(written=True, drop=0.1, recompute=True),
+        partial(gpt, written=True, drop=0.1),
         (2, 1024),
         _ADAM,
-        exports=False,
+        recompute=True,
     ),
     _language("GPT-2, small vocabulary", lambda: gpt(1024, 8, vocabulary=512), (4, 1024), _SGD),
     _language("GPT-2, autocast", gpt, (4, 512), _ADAMW, precision=_AMP),
@@ -366,7 +394,7 @@ CASES: tuple[MemoryCase, ...] = (
     _language("Llama", llama, (2, 1024), _ADAMW),
     _language("Llama, bf16", lambda: llama(kv_heads=8), (2, 1024), _ADAM, precision=_BF16),
     _language("Llama, autocast", llama, (1, 512), _SGD, precision=_AMP),
-    _language("Llama, recomputed", lambda: llama(recompute=True), (4, 1024), _ADAMW, exports=False),
+    _language("Llama, recomputed", llama, (4, 1024), _ADAMW, recompute=True),
     _fitted("U-Net", lambda: small.UNet(False), (4, 3, 256, 256), (4, 4, 256, 256), _ADAM),
     _fitted("U-Net, resampled", lambda: small.UNet(True), (4, 3, 256, 256), (4, 4, 256, 256), _SGD),
     _fitted("generator", small.generator, (64, 32, 8, 8), (64, 3, 44, 44), _ADAM),
@@ -374,7 +402,9 @@ CASES: tuple[MemoryCase, ...] = (
     _fitted("Mixer", lambda: small.Mixer(196, 512), (32, 196, 512), (32, 196, 512), _ADAM),
     _fitted("twins", small.Twins, (512, 2, 32), (512, 16), _SGD),
     _fitted("MLP", lambda: small._feed(1024), (4096, 1024), (4096, 1024), _ADAM),
-    _fitted("one layer, ten times", lambda: Repeated(nn.Linear(1024, 1024), 10), (2048, 1024), (2048, 1024), _SGD),
+    _fitted(
+        "one layer, ten times", lambda: Repeated(nn.Linear(1024, 1024), 10), (2048, 1024), (2048, 1024), _SGD
+    ),
     _fitted(
         "one encoder, four times",
         lambda: Repeated(_layer(256, Heads(256, 4), _feed(256), nn.LayerNorm), 4),

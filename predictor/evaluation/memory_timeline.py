@@ -16,7 +16,7 @@ from typing import Any
 from predictor.errors import PerfcastError
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow
-from predictor.types import Mode, Optimizer, Precision, Runtime
+from predictor.types import Mode, Optimizer, Precision, Recompute, Runtime
 
 GOAL = 0.01
 GOAL_FRACTION = 0.10
@@ -51,7 +51,7 @@ def _track(case: Any) -> Tracked:
     module, inputs = case.make()
     model = TorchModel(module, inputs)
     captured = model.program(mode=Mode.TRAIN, optimizer=case.optimizer, precision=case.precision)
-    exported, reason = _exported(model, case) if case.exports else (None, "recomputation is not exported")
+    exported, reason = _exported(TorchModel(*case.plain()) if case.plain else model, case)
     return Tracked(
         case.name,
         f"{case.optimizer.value}, {case.precision.value}",
@@ -78,6 +78,7 @@ def _exported(model: Any, case: Any) -> tuple[int | None, str]:
         precision=case.precision,
         optimizer=case.optimizer,
         runtime=Runtime.EAGER,
+        recompute=Recompute.FULL if case.plain else Recompute.NONE,
     )
     return program.memory.live_peak_bytes, ""
 
@@ -132,7 +133,9 @@ def timeline_rows(tracked: Sequence[Tracked]) -> list[EvaluationRow]:
         if errors:
             outside = sum(error > GOAL for error in errors) / len(errors)
             count = len(errors)
-            rows.append(EvaluationRow("M4", "memory", "none", group, "outside", outside, GOAL_FRACTION, count))
+            rows.append(
+                EvaluationRow("M4", "memory", "none", group, "outside", outside, GOAL_FRACTION, count)
+            )
             rows.append(EvaluationRow("M4", "memory", "none", group, "max_ape", max(errors), None, count))
     return rows
 
