@@ -29,8 +29,9 @@ from predictor.compose.stage_costs import (
     twin_weights,
 )
 from predictor.hardware.spec import ClusterSpec
-from predictor.parallel.collectives import GroupShape, collective_time_s
+from predictor.parallel.collectives import GroupShape, collective_time_s, sent_bytes
 from predictor.parallel.pipeline import PipelineTimes, pipeline_times
+from predictor.parallel.placement import group_place
 from predictor.parallel.plan import Plan
 from predictor.parallel.zero import Replicas, fill_buckets, replicas_of, stream_end_s
 
@@ -41,20 +42,22 @@ class StageEnds:
 
     Attributes:
         pipeline_s: end of its last task. reduced_s: when its gradients are averaged as well.
-        tied_s: time to average weights shared with another stage. optimizer_s: its step.
-        gather_s: updated weights gathered.
+        tied_s: time to average weights shared with another stage. partial_s: by group, time to sum gradients
+        of which each of its ranks has a part. optimizer_s: its step. gather_s: updated weights gathered.
     """
 
     pipeline_s: FloatArray
     reduced_s: FloatArray
     tied_s: FloatArray
+    partial_s: Mapping[str, FloatArray]
     optimizer_s: FloatArray
     gather_s: FloatArray
 
     @property
     def done_s(self) -> FloatArray:
         """(..., stages) end of the iteration on each stage."""
-        return self.reduced_s + self.tied_s + self.optimizer_s + self.gather_s
+        partial = sum(self.partial_s.values(), np.zeros_like(self.tied_s))
+        return np.asarray(self.reduced_s + self.tied_s + partial + self.optimizer_s + self.gather_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def stage_ends(
     end_s = pipeline.stage_end_s[0]
     zeros = np.zeros(plan.pp)
     if not training:
-        return StageEnds(end_s, end_s, zeros, zeros, zeros)
+        return StageEnds(end_s, end_s, zeros, {}, zeros, zeros)
     reduced, gather = end_s, zeros
     if cluster is not None and dense is not None and experts is not None:
         reduced, gather = _averaged(rank, stages, pipeline, plan, cluster, dense, experts)
@@ -159,7 +162,24 @@ def stage_ends(
     if shared.any():
         reduced = np.where(shared, reduced[shared].max(), reduced)
     optimizer = rank.optimizer_s.sum() * by_stage(_held(rank, stages, plan, dense, experts), plan.pp)
-    return StageEnds(end_s, reduced, tied, optimizer, gather)
+    return StageEnds(end_s, reduced, tied, _partial_s(rank, stages, plan, cluster), optimizer, gather)
+
+
+def _partial_s(
+    rank: RankCosts, stages: StageCosts, plan: Plan, cluster: ClusterSpec | None
+) -> dict[str, FloatArray]:
+    """(stages,) by group: one all-reduce of the small gradients, e.g. of norms under sequence parallelism."""
+    if cluster is None:
+        return {}
+    return {
+        group: collective_time_s(
+            "all_reduce",
+            by_stage(np.add.reduceat(values, stages.begins), plan.pp),
+            group_place(plan, group, cluster),
+            cluster,
+        )
+        for group, values in rank.partial_bytes.items()
+    }
 
 
 def _held(
@@ -315,13 +335,17 @@ def _breakdown(
         "forward": mine(stages.kernel_s[0]),
         "backward": mine(stages.kernel_s[1]),
         "optimizer": step * (1 - gap_share),
-        "host_launch": mine(stages.gap_s.sum(axis=0)) + step * gap_share,
+        # Rounding may leave a little less than nothing.
+        "host_launch": max(0.0, mine(stages.gap_s.sum(axis=0)) + step * gap_share),
         "communication": mine(stages.shared_wait_s)
         + float(ends.reduced_s[stage] - ends.pipeline_s[stage] + ends.tied_s[stage] + ends.gather_s[stage]),
     }
     for group, values in stages.exchange_s.items():
         name = EXCHANGE_NAMES.get(group, f"{group}_communication")
         parts[name] = parts.get(name, 0.0) + mine(values.sum(axis=0))
+    for group, values in ends.partial_s.items():
+        name = EXCHANGE_NAMES.get(group, f"{group}_communication")
+        parts[name] = parts.get(name, 0.0) + float(values[stage])
     if plan.pp > 1:
         parts["pp_communication"] = max(0.0, idle - bubble)
         parts["pipeline_bubble"] = max(0.0, bubble)
@@ -343,6 +367,9 @@ def _sent_bytes(
         group: m * float(by_stage(np.add.reduceat(values[:passes].sum(axis=0), stages.begins), plan.pp).max())
         for group, values in rank.sent_bytes.items()
     }
+    for group, values in rank.partial_bytes.items():
+        most = float(by_stage(np.add.reduceat(values, stages.begins), plan.pp).max())
+        found[group] = found.get(group, 0.0) + sent_bytes("all_reduce", most, plan.group_size(group))
     if plan.pp > 1:
         sizes = stages.message_bytes / (1 if plan.sequence_parallel else plan.tp)
         back = np.roll(sizes, 1) if training else np.zeros_like(sizes)

@@ -9,7 +9,7 @@ that a hop round a ring runs beside the kernel before it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,7 @@ class RankCosts:
         crossing_bytes: what goes to the next piece, gradients of the same size come back.
         optimizer_s: (2,) step over all weights: kernels, gaps.
         tied: (pieces, bytes) of each weight that several pieces read.
+        partial_bytes: by group, gradients by piece that its ranks sum besides the replicas.
     """
 
     forward_s: FloatArray
@@ -70,6 +71,7 @@ class RankCosts:
     optimizer_s: FloatArray
     gradients: Gradients
     tied: tuple[tuple[tuple[int, ...], float], ...]
+    partial_bytes: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @property
     def pieces(self) -> int:
@@ -130,6 +132,7 @@ def rank_costs(
         optimizer_s=np.array([step_s, step_s * (stretch - 1.0)]),
         gradients=_gradients(program, spent_s, phases, piece, count, rank.experts),
         tied=tied,
+        partial_bytes=_partial_bytes(rank, piece, count),
     )
 
 
@@ -236,3 +239,11 @@ def _gradients(
         size_bytes=np.array([float(item[2]) for item in items]),
         is_expert=np.array([item[3] for item in items], dtype=bool),
     )
+
+
+def _partial_bytes(rank: RankProgram, piece: IntArray, count: int) -> dict[str, FloatArray]:
+    found: dict[str, FloatArray] = {}
+    for gradient in rank.program.gradients:
+        for group in rank.partial.get(gradient.parameter, ()):
+            found.setdefault(group, np.zeros(count))[piece[gradient.op_index]] += gradient.size_bytes
+    return found

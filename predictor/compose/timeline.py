@@ -92,6 +92,7 @@ def timeline(rank: RankCosts, plan: Plan, cluster: ClusterSpec | None, *, traini
         clock = float(ends.reduced_s[stage])
         for stream, kind, length in (
             (REPLICAS, "tied", ends.tied_s[stage]),
+            *((REPLICAS, "reduce", values[stage]) for values in ends.partial_s.values()),
             (COMPUTE, "optimizer", ends.optimizer_s[stage]),
             (REPLICAS, "gather", ends.gather_s[stage]),
         ):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 from predictor.errors import InvalidPlan
+from predictor.features.collector import without_collection
 from predictor.features.graph import Graph
 from predictor.features.layers import Segments, segments
 from predictor.features.lowering import lower
@@ -13,8 +14,8 @@ from predictor.features.program import program_of
 from predictor.features.rules import load_rules
 from predictor.features.work import Program
 from predictor.parallel.plan import Plan
-from predictor.parallel.sharding import sharding
-from predictor.types import Mode, Optimizer, Precision, Runtime
+from predictor.parallel.sharding import Sharding, sharding
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +26,18 @@ class RankProgram:
         program: all ops in order, exchanges between ranks included.
         graph: what they run, sharded; None where only the program is known (captured torch modules).
         pieces: where stages can begin. experts: parameters that differ between expert ranks.
+        partial: groups, besides replicas, over which the gradients of parameters are summed.
     """
 
     program: Program
     graph: Graph | None
     pieces: Segments | None
     experts: frozenset[str] = frozenset()
+    partial: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def shard_key(plan: Plan) -> Hashable:
-    """Equal for plans whose ranks run the same graph on equal microbatches."""
+    """Equal for plans whose ranks run the same kernels on equal microbatches."""
     return (
         plan.tp,
         plan.cp,
@@ -42,6 +45,8 @@ def shard_key(plan: Plan) -> Hashable:
         plan.sequence_parallel,
         plan.cp_kind,
         plan.load_imbalance,
+        plan.recompute,
+        plan.recompute_layers,
     )
 
 
@@ -53,6 +58,7 @@ def rank_program(
     precision: Precision,
     optimizer: Optimizer,
     runtime: Runtime,
+    layout: Layout = Layout.NCHW,
     strict: bool = False,
 ) -> RankProgram:
     """The program of a rank of `plan`.
@@ -64,32 +70,42 @@ def rank_program(
     """
     load_rules()
     training = mode is Mode.TRAIN
-    experts: frozenset[str] = frozenset()
+    found: list[Sharding] = []
 
-    def split(whole: Graph) -> Graph:
-        nonlocal experts
-        found = sharding(whole, plan, training=training)
-        experts = frozenset(name for name, part in found.parameters.items() if "ep" in part.split_over)
-        return found.graph
+    def split(typed: Graph) -> Graph:
+        found.append(sharding(typed, plan, training=training))
+        return found[0].graph
 
-    # Ranks exchange what a compiler must not fuse across, so a graph is sharded before it is grouped.
-    local = lower(
-        graph,
-        runtime=runtime,
-        precision=precision,
-        training=training,
-        split=split if plan.splits_graph else None,
-    )
-    program = program_of(
+    with without_collection(len(graph.nodes)):
+        local = lower(
+            graph,
+            runtime=runtime,
+            precision=precision,
+            training=training,
+            layout=layout,
+            split=split if plan.splits_graph else None,
+        )
+        program = program_of(
+            local,
+            mode=mode,
+            precision=precision,
+            optimizer=optimizer,
+            runtime=runtime,
+            strict=strict,
+            fingerprint=graph.fingerprint,
+            parameter_count=graph.parameter_count,
+            recompute=plan.recompute,
+            recompute_layers=plan.recompute_layers,
+        )
+        pieces = segments(local)
+    shards = found[0].parameters if found else {}
+    return RankProgram(
+        program,
         local,
-        mode=mode,
-        precision=precision,
-        optimizer=optimizer,
-        runtime=runtime,
-        strict=strict,
-        fingerprint=graph.fingerprint,
+        pieces,
+        experts=frozenset(name for name, shard in shards.items() if "ep" in shard.split_over),
+        partial={name: shard.partial_over for name, shard in shards.items() if shard.partial_over},
     )
-    return RankProgram(program, local, segments(local), experts)
 
 
 def captured_rank(program: Program, plan: Plan) -> RankProgram:
