@@ -18,6 +18,7 @@ Domain `perfcast`:
         transposed_weight: 1 when weight is [out, in] (torch), 0 when [in, out]
     Attention(q[B, H, Lq, D], k[B, Hkv, Lk, D], v[B, Hkv, Lk, Dv][, mask])
         causal: 0 | 1, heads: int, kv_heads: int; mask broadcasts to [B, H, Lq, Lk]
+    Addcmul(bias, a, b)                     bias + a * b (eager)
     Contiguous(x)
         a copy that the framework makes before a kernel or a Reshape that cannot use x's strides;
         order: axes of the copy, outermost first, where it is not row-major

@@ -203,6 +203,26 @@ def mul_backward(op: OpView) -> Backward:
     return Backward(tuple(works), tuple(saves))
 
 
+@WORK_RULES.register("perfcast", "Addcmul")
+def addcmul(op: OpView) -> tuple[OpWork, ...]:
+    """bias + a * b in one kernel."""
+    return (pointwise(op, "addcmul", 2),)
+
+
+@BACKWARD_RULES.register("perfcast", "Addcmul")
+def addcmul_backward(op: OpView) -> Backward:
+    """The gradient itself for the bias; times the other one for each factor."""
+    bias = op.input(0)
+    works = list(unbroadcast(op, op.output(), bias)) if op.wants_gradient(0) else []
+    passes = (bias.name,) if op.wants_gradient(0) and bias.elements == op.output().elements else ()
+    saves: list[str] = []
+    for index, other in ((1, 2), (2, 1)):
+        if op.wants_gradient(index):
+            works.extend(_kernel(op, "mul", 1, index, op.input(other)))
+            saves.append(op.input(other).name)
+    return Backward(tuple(works), tuple(saves), passes=passes)
+
+
 @BACKWARD_RULES.register("", "Div")
 def div_backward(op: OpView) -> Backward:
     """g / b, and -g * (a / b) / b in three kernels."""

@@ -6,6 +6,7 @@ from itertools import product
 
 from predictor.features.graph import Node
 from predictor.features.patterns.language import FUSING, Builder, Match, rule
+from predictor.types import Runtime
 
 _VARIANCES = (
     "Add(ReduceMean(Pow(d, #)), #)",
@@ -106,6 +107,15 @@ def _batch_statistics(match: Match) -> tuple[Node, ...] | None:
     return (match.node("", "BatchNormalization", (*root.inputs[:3], *statistics), training_mode=1),)
 
 
+def _scaled_sum(match: Match) -> tuple[Node, ...] | None:
+    """torch.addcmul(bias, a, b): the exporter writes `bias + a * b * value`, value a tensor of shape [1]."""
+    draft, root = match.draft, match.root
+    scaled = draft.node(root.inputs[1])
+    if root.inputs[0] != match.captures["bias"] or scaled is None or draft.shape(scaled.inputs[1]) != (1,):
+        return None
+    return (match.node("perfcast", "Addcmul", tuple(match.captures[name] for name in ("bias", "a", "b"))),)
+
+
 _INSTANCE = "Reshape(InstanceNormalization(g@Reshape(x, _), {scale}, {bias}), _)"
 
 _LAYER_SPELLINGS = (
@@ -131,4 +141,5 @@ RULES = (
         ),
         _group_norm,
     ),
+    rule("scaled_sum", ("Add(bias, Mul(Mul(a, b), #))",), _scaled_sum, runtimes=(Runtime.EAGER,)),
 )

@@ -208,6 +208,18 @@ def test_a_bias_of_another_length_is_no_bias() -> None:
     assert kinds(fuse(spelled(build, SHAPE))) == ["Linear", "Add"]
 
 
+def test_addcmul_is_one_kernel_as_exported_and_three_as_an_author_would_write_it() -> None:
+    def exported(s: Spelling, x: Tensor) -> Tensor:
+        bias, weight = s.parameter((16,), "b"), s.parameter((16,), "w")
+        return s("Add", bias, s("Mul", s("Mul", weight, x), [1.0]))
+
+    def by_hand(s: Spelling, x: Tensor) -> Tensor:
+        return s("Add", s("Mul", s("Mul", s.parameter((16,), "w"), x), 0.5), s.parameter((16,), "b"))
+
+    assert kinds(fuse(spelled(exported, SHAPE))) == ["Addcmul"]
+    assert kinds(fuse(spelled(by_hand, SHAPE))) == ["Mul", "Mul", "Add"]
+
+
 def test_a_block_whose_inside_is_read_elsewhere_stays() -> None:
     def build(s: Spelling, x: Tensor) -> Tensor:
         gate = s("Sigmoid", x)
