@@ -89,6 +89,25 @@ def _huge(folder: Path) -> dict[str, float]:
     }
 
 
+def _answer(folder: Path) -> dict[str, float]:
+    """The whole answer for the huge graph, training: from the file to time, memory and energy."""
+    from predictor.api import Predictor
+    from predictor.request import PredictionRequest
+
+    predictor = Predictor.load()
+    predictor.predict(PredictionRequest(decoder(2, 64), "a100-sxm-40gb", batch=1))
+    request = PredictionRequest(
+        folder / "huge.onnx",
+        "a100-sxm-40gb",
+        batch=1,
+        mode="train",  # type: ignore[arg-type]
+        optimizer="adamw",  # type: ignore[arg-type]
+    )
+    start_s = time.process_time()
+    predictor.predict(request)
+    return {"all_s": time.process_time() - start_s}
+
+
 def _inline(folder: Path) -> dict[str, float]:
     """A file of 2 GB that is nearly all weights."""
     from predictor.features.reader import read_graph
@@ -158,9 +177,13 @@ _JOBS: dict[str, Callable[[Path], dict[str, float]]] = {
     "cold": _cold,
     "first": _first,
     "huge": _huge,
+    "answer": _answer,
     "inline": _inline,
     "capture": _capture,
 }
+
+
+_ONCE = frozenset({"huge", "answer"})
 
 
 def _measure(job: str, folder: Path, repeats: int = REPEATS) -> dict[str, float]:
@@ -193,7 +216,7 @@ def main() -> int:
         huge = mixed_model(_HUGE_NODES)
         (folder / "huge.onnx").write_bytes(huge.SerializeToString())
         write_inline(folder / "inline.onnx", mixed_model(1000), _TENSOR_BYTES, _INLINE_BYTES)
-        results = {job: _measure(job, folder, 1 if job == "huge" else REPEATS) for job in _JOBS}
+        results = {job: _measure(job, folder, 1 if job in _ONCE else REPEATS) for job in _JOBS}
     body = _report(results, len(huge.graph.node))
     print(body)
     if options.write:
@@ -223,7 +246,12 @@ def _report(found: dict[str, dict[str, float]], huge_nodes: int) -> str:
             "",
         ),
         ("the same, file to program (inference)", f"{huge['all_s']:.1f} s", "<= 15 s"),
-        ("the same, file to program (training)", f"{huge['train_s']:.1f} s", ""),
+        ("the same, file to program (training)", f"{huge['train_s']:.1f} s", "<= 15 s"),
+        (
+            "the same, file to time, memory and energy (training)",
+            f"{found['answer']['all_s']:.1f} s",
+            "<= 15 s",
+        ),
         ("memory of reading it, above an idle process", mib(huge["read_peak_bytes"]), ""),
         ("memory of reading and program", mib(huge["peak_bytes"]), ""),
         (f"file of {inline['bytes'] / 1e9:.2f} GB with inline weights", f"{inline['read_s']:.2f} s", ""),
