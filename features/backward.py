@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from predictor.features.evaluate_rules import Evaluated, actual_name
 from predictor.features.gradient_strides import GradientStrides
 from predictor.features.graph import IN_PLACE, Graph, Node, Value
-from predictor.features.liveness import MemoryStep, Part, Step
+from predictor.features.liveness import MemoryStep, Part, Step, gradient_bytes
 from predictor.features.op_view import element_bits, vector_compute
 from predictor.features.rules import Backward
 from predictor.features.work import Elements, Family, OpInstance, OpWork, ParameterGradient, Phase
@@ -119,11 +119,13 @@ class BackwardPass:
             found = self._additions[name] = _accumulate(self._graph.values[name])
         return found
 
-    def gradients(self) -> tuple[ParameterGradient, ...]:
-        """Parameter gradients in the order in which they become ready."""
+    def gradients(self, *, wide: bool = False) -> tuple[ParameterGradient, ...]:
+        """Parameter gradients in the order in which they become ready; `wide`: summed up in FP32."""
         values = self._graph.values
         ordered = sorted(self.ready.items(), key=lambda item: item[1])
-        return tuple(ParameterGradient(name, values[name].size_bytes, index) for name, index in ordered)
+        return tuple(
+            ParameterGradient(name, gradient_bytes(values[name], wide=wide), index) for name, index in ordered
+        )
 
     def memory_steps(self, cached_weights: set[str] | frozenset[str]) -> list[MemoryStep]:
         """What each node does to memory, in forward order."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from predictor.features.graph import Graph
+from predictor.features.graph import Graph, Value
 from predictor.features.memory_timeline import Held, Lifetime, Line, MemoryTimeline
 
 
@@ -80,6 +80,12 @@ def plain_order(count: int, *, training: bool) -> tuple[Step, ...]:
     return (*forward, *backward, Step(Part.OPTIMIZER, count))
 
 
+def gradient_bytes(value: Value, *, wide: bool) -> int:
+    """Bytes of a parameter's gradient: as wide as the parameter, or at least FP32."""
+    bits = max(32, value.dtype.bits) if wide else value.dtype.bits
+    return -(-value.elements * bits // 8)
+
+
 def memory_timeline(
     graph: Graph,
     steps: Sequence[MemoryStep],
@@ -87,6 +93,7 @@ def memory_timeline(
     *,
     seeds: frozenset[str] = frozenset(),
     optimizer: OptimizerMemory | None = None,
+    wide_gradients: bool = False,
     names: Sequence[str] = (),
 ) -> MemoryTimeline:
     """The iteration of `graph` as storages over time.
@@ -96,12 +103,13 @@ def memory_timeline(
         order: what runs when; nodes that occur as REPLAY keep nothing in their forward step.
         seeds: outputs whose gradient the loss makes between the passes.
         optimizer: what the step keeps and takes.
+        wide_gradients: gradients of parameters are summed up in FP32.
         names: of the nodes, for explanations.
     """
     values, optimizer = graph.values, optimizer or OptimizerMemory()
     training = any(step.part is not Part.FORWARD for step in order)
     length = max(1, len(order))
-    lifetimes = _Sweep(graph, steps, order, seeds).lifetimes()
+    lifetimes = _Sweep(graph, steps, order, seeds, wide_gradients).lifetimes()
     lifetimes += [
         Lifetime(Line.OPTIMIZER_TEMPORARY, size, length - 1, length - 1, "optimizer", len(steps))
         for size in optimizer.temporary_bytes
@@ -151,6 +159,7 @@ class _Storage:
     begin: int
     end: int
     node: int
+    reader: int = -1
     is_saved: bool = False
 
 
@@ -158,9 +167,15 @@ class _Sweep:
     """Finds storages and their lifetimes by running through the order once."""
 
     def __init__(
-        self, graph: Graph, steps: Sequence[MemoryStep], order: Sequence[Step], seeds: frozenset[str]
+        self,
+        graph: Graph,
+        steps: Sequence[MemoryStep],
+        order: Sequence[Step],
+        seeds: frozenset[str],
+        wide_gradients: bool,
     ) -> None:
         self._graph = graph
+        self._wide = wide_gradients
         self._seeds = seeds
         self._steps = steps
         self._order = order
@@ -173,6 +188,7 @@ class _Sweep:
         # the storage that holds them.
         self._holder: dict[str, _Storage] = {}
         self._found: list[_Storage] = []
+        self._maker: dict[str, int] = {}
         self._other: list[Lifetime] = []
 
     def lifetimes(self) -> list[Lifetime]:
@@ -191,6 +207,7 @@ class _Sweep:
                 item.end,
                 item.name,
                 item.node,
+                item.reader,
             )
             for item in self._found
         ]
@@ -201,6 +218,7 @@ class _Sweep:
         for name in node.reads:
             if name in holder:
                 holder[name].end = max(holder[name].end, index)
+                holder[name].reader = max(holder[name].reader, step.node)
         source = node.reads[0] if node.is_view and node.reads else ""
         values = self._graph.values
         for name in node.writes:
@@ -211,6 +229,7 @@ class _Sweep:
                     holder[name] = holder[source]
                 continue
             made = _Storage(name, values[name].size_bytes, index, index, step.node)
+            self._maker[name] = step.node
             if node.is_pinned:
                 made.end = max(index, self._forward_end)
             holder[name] = made
@@ -296,22 +315,29 @@ class _Sweep:
                 else:
                     make(name, now, at.node)
         for item in spans:
-            self._transient(item.size_bytes, item.begin, item.end, item.name, item.node)
+            self._transient(
+                item.size_bytes, item.begin, item.end, item.name, item.node, self._maker.get(item.name, -1)
+            )
         self._other += [
             Lifetime(
                 Line.PARAMETER_GRADIENT,
-                values[name].size_bytes,
+                gradient_bytes(values[name], wide=self._wide),
                 begin,
                 last,
                 name,
                 self._order[ready[name]].node,
+                -1,
                 ready[name],
             )
             for name, begin in first.items()
         ]
 
-    def _transient(self, size_bytes: int, begin: int, end: int, name: str, node: int) -> None:
-        self._other.append(Lifetime(Line.TRANSIENT, size_bytes, begin, end, f"gradient of {name}", node))
+    def _transient(
+        self, size_bytes: int, begin: int, end: int, name: str, node: int, reader: int = -1
+    ) -> None:
+        self._other.append(
+            Lifetime(Line.TRANSIENT, size_bytes, begin, end, f"gradient of {name}", node, reader)
+        )
 
 
 def _line(item: _Storage, forward_end: int) -> Line:

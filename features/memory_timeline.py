@@ -42,6 +42,7 @@ class Lifetime:
 
     Attributes:
         name: of the value. node: number of the node that makes it, in execution order.
+        reader: of a result, the last node that reads it; of a gradient, the node that it is sent to.
         ready: of a parameter's gradient, the step that completes it.
     """
 
@@ -51,6 +52,7 @@ class Lifetime:
     end: int
     name: str = ""
     node: int = 0
+    reader: int = -1
     ready: int = -1
 
 
@@ -78,12 +80,12 @@ class Held:
         return sum(self.persistent_bytes) + sum(self.input_bytes) + sum(self.state_bytes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MemoryTimeline:
     """Storages of one iteration of one microbatch, in columns of equal length.
 
     Attributes:
-        line, size_bytes, begin, end, node, ready: see Lifetime. name: of the values.
+        line, size_bytes, begin, end, node, reader, ready: see Lifetime. name: of the values.
         length: steps. forward_length: those before backward.
         held: what is there throughout.
         workspaces: operands of the largest convolution, in bytes, by step.
@@ -95,6 +97,7 @@ class MemoryTimeline:
     begin: IntArray
     end: IntArray
     node: IntArray
+    reader: IntArray
     ready: IntArray
     name: tuple[str, ...]
     length: int
@@ -131,6 +134,7 @@ class MemoryTimeline:
             begin=column(item.begin for item in lifetimes),
             end=column(item.end for item in lifetimes),
             node=column(item.node for item in lifetimes),
+            reader=column(item.reader for item in lifetimes),
             ready=column(item.ready for item in lifetimes),
             name=tuple(item.name for item in lifetimes),
             length=length,
@@ -172,6 +176,50 @@ class MemoryTimeline:
         last = self.forward_length - 1
         across = (self.begin <= last) & (self.end > last)
         return int(self.size_bytes[across].sum())
+
+    def part(self, first: int, last: int) -> MemoryTimeline:
+        """What a rank that runs nodes `first` to `last` - 1 holds of this, what is sent to it included.
+
+        Its steps are those of these nodes, and the optimizer's. `held` stays that of the whole.
+        """
+        nodes = np.asarray(self.step_nodes, dtype=np.int64)
+        parts = np.asarray(self.step_parts, dtype=np.int64)
+        optimizer = nodes >= len(self.node_names)
+        kept = ((nodes >= first) & (nodes < last)) | optimizer
+        before = np.concatenate([[0], np.cumsum(kept)])
+        begin, end = before[self.begin], before[self.end + 1] - 1
+        inside = (self.node >= first) & (self.node < last)
+        # Results that come from before, and gradients that come from behind.
+        comes_in = (self.node < first) & (self.reader >= first) & (self.line != Line.PARAMETER_GRADIENT)
+        comes_back = (self.node >= last) & (self.reader >= first) & (self.reader < last)
+        stays = (inside | comes_in | comes_back | (self.line == Line.OPTIMIZER_TEMPORARY)) & (end >= begin)
+        rows = np.flatnonzero(stays)
+        ready = np.where(self.ready >= 0, before[np.maximum(self.ready, 0) + 1] - 1, -1)
+        steps = np.flatnonzero(kept)
+        forward = kept[: self.forward_length].sum()
+        places = before[list(self.workspaces)] if self.workspaces else ()
+        return MemoryTimeline(
+            line=self.line[rows],
+            size_bytes=self.size_bytes[rows],
+            begin=begin[rows],
+            end=end[rows],
+            node=self.node[rows],
+            reader=self.reader[rows],
+            ready=ready[rows],
+            name=tuple(self.name[row] for row in rows),
+            length=len(steps),
+            forward_length=int(forward),
+            training=self.training,
+            held=self.held,
+            workspaces={
+                int(place): size
+                for place, (step, size) in zip(places, self.workspaces.items(), strict=True)
+                if kept[step]
+            },
+            step_nodes=tuple(nodes[steps].tolist()),
+            step_parts=tuple(parts[steps].tolist()),
+            node_names=self.node_names,
+        )
 
     def sum_of(self, line: Line) -> int:
         """Bytes of all storages of a line, whenever they live."""

@@ -38,6 +38,7 @@ def build_program(
     work_rules: Registry[WorkRule] = WORK_RULES,
     backward_rules: Registry[BackwardRule] = BACKWARD_RULES,
     strict: bool = False,
+    master_weights: bool = False,
     recompute: Recompute = Recompute.NONE,
     recompute_layers: int | None = None,
 ) -> Program:
@@ -48,6 +49,8 @@ def build_program(
         mode: INFER is the forward pass; TRAIN adds backward and the step of `optimizer`.
         layout: NHWC keeps images channels-last: convolutions copy what lies otherwise.
         strict: raise UnsupportedOp, naming every op type without a rule, instead of pricing it by its bytes.
+        master_weights: 16-bit weights have FP32 copies in the optimizer's state, and FP32 gradients, as
+            Megatron-LM and DeepSpeed keep them.
         recompute, recompute_layers: activations that backward computes again (predictor.features.recompute);
             those kernels are ops of the program, in its backward phase.
 
@@ -68,6 +71,7 @@ def build_program(
             fingerprint=graph.fingerprint,
             # An engine's plan holds what it folded, not what the model is trained with.
             parameter_count=graph.parameter_count,
+            master_weights=master_weights,
             recompute=recompute,
             recompute_layers=recompute_layers,
         )
@@ -85,6 +89,7 @@ def program_of(
     strict: bool = False,
     fingerprint: str | None = None,
     parameter_count: int | None = None,
+    master_weights: bool = False,
     recompute: Recompute = Recompute.NONE,
     recompute_layers: int | None = None,
 ) -> Program:
@@ -115,7 +120,9 @@ def program_of(
     if training:
         backward.run(ops, replayed_nodes(graph, recompute, recompute_layers))
         trained = [graph.values[name] for name in backward.ready]
-        step = optimizer_work(trained, optimizer, precision=precision, runtime=runtime)
+        step = optimizer_work(
+            trained, optimizer, precision=precision, runtime=runtime, master_weights=master_weights
+        )
         ops.extend(OpInstance(work, _OPTIMIZER_NODE, optimizer.value) for work in step)
     else:
         trained = []
@@ -124,13 +131,14 @@ def program_of(
         backward.memory_steps(weights if precision is Precision.AMP else frozenset()),
         backward.order,
         seeds=backward.seeds,
-        optimizer=optimizer_memory(trained, optimizer, runtime),
+        optimizer=optimizer_memory(trained, optimizer, runtime, master_weights=master_weights),
+        wide_gradients=master_weights,
         names=tuple(node.name for node in nodes),
     )
     return Program(
         ops=tuple(ops),
         memory=timeline.work(),
-        gradients=backward.gradients(),
+        gradients=backward.gradients(wide=master_weights),
         parameter_count=graph.parameter_count if parameter_count is None else parameter_count,
         batch=graph.batch,
         fingerprint=fingerprint or graph.fingerprint,

@@ -60,6 +60,11 @@ RULES: dict[Optimizer, UpdateRule] = {
     Optimizer.ADAMW: UpdateRule((Pass("mul", 1, 1, 1), *_ADAM_PASSES), Pass("adamw", 4, 3, 14), 2, 1),
 }
 
+_WIDE_BYTES = 4
+_HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
+# FP32 master weights are read; what is written is half as wide.
+_TO_WEIGHTS = Pass("copy", 1, 0, 0)
+
 # Gradients are divided by the loss scale and checked for infinities.
 _UNSCALE = Pass("unscale", 1, 1, 1)
 
@@ -78,19 +83,30 @@ def launch_count(sizes: Sequence[int], lists: int) -> int:
 
 
 def optimizer_work(
-    parameters: Iterable[Value], optimizer: Optimizer, *, precision: Precision, runtime: Runtime
+    parameters: Iterable[Value],
+    optimizer: Optimizer,
+    *,
+    precision: Precision,
+    runtime: Runtime,
+    master_weights: bool = False,
 ) -> tuple[OpWork, ...]:
     """The step over all parameters, one OpWork per pass and parameter type, in order.
 
     With AMP the parameters are the FP32 master weights, and a pass unscales the gradients first.
+
+    Args:
+        master_weights: 16-bit weights have FP32 copies, which one fused pass updates; a copy follows.
     """
     rule = RULES[optimizer]
     if optimizer is Optimizer.NONE:
         return ()
     sizes_by_type: dict[DType, list[int]] = {}
     for value in parameters:
-        sizes_by_type.setdefault(value.dtype, []).append(value.elements)
-    passes = (rule.fused,) if runtime is Runtime.COMPILED else rule.foreach
+        wide = master_weights and value.dtype in _HALVES
+        sizes_by_type.setdefault(DType.FLOAT32 if wide else value.dtype, []).append(value.elements)
+    passes = (rule.fused,) if runtime is Runtime.COMPILED or master_weights else rule.foreach
+    if master_weights:
+        passes = (*passes, _TO_WEIGHTS)
     if precision is Precision.AMP:
         passes = (_UNSCALE, *passes)
     return tuple(
@@ -119,9 +135,24 @@ def _pass_work(item: Pass, optimizer: Optimizer, dtype: DType, sizes: Sequence[i
     )
 
 
-def optimizer_memory(parameters: Iterable[Value], optimizer: Optimizer, runtime: Runtime) -> OptimizerMemory:
-    """State: tensors of each parameter's own type. Temporaries live for one step."""
+def optimizer_memory(
+    parameters: Iterable[Value], optimizer: Optimizer, runtime: Runtime, *, master_weights: bool = False
+) -> OptimizerMemory:
+    """State: tensors of each parameter's own type. Temporaries live for one step.
+
+    With `master_weights` state is FP32, the copy of the weights is part of it, and the step is fused.
+    """
     rule = RULES[optimizer]
+    if optimizer is Optimizer.NONE:
+        return OptimizerMemory()
+    if master_weights:
+        return OptimizerMemory(
+            tuple(
+                _WIDE_BYTES * value.elements
+                for value in parameters
+                for _ in range(rule.state_count + (value.dtype in _HALVES))
+            )
+        )
     sizes = [value.size_bytes for value in parameters]
     temporary_count = 0 if runtime is Runtime.COMPILED else rule.temporary_count
     return OptimizerMemory(
