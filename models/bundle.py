@@ -68,6 +68,36 @@ def write_bundle(path: Path, models: Mapping[str, TrainedModel], manifest_extra:
     return identity
 
 
+def write_overlay(path: Path, base: Bundle, models: Mapping[str, TrainedModel]) -> str:
+    """A bundle folder with `models` that takes all others from `base`; returns its id.
+
+    The base is named by its id, and by its folder unless it is the one that ships. An overlay of an overlay
+    extends the same base and keeps the models that it does not replace. Raises OutputNotWritable.
+    """
+    root = base if base.base is None else base.base
+    kept = {
+        name: TrainedModel(params=base.params(name))
+        for name in (base.manifest["models"] if base.base is not None else ())
+        if name not in models
+    }
+    extends: dict[str, Json] = {"id": root.id}
+    if root.path != DEFAULT_PATH:
+        extends["path"] = str(root.path.resolve())
+    return write_bundle(path, {**kept, **models}, {"extends": extends})
+
+
+def _base_of(folder: Path, manifest: Mapping[str, Any]) -> Bundle | None:
+    extends = manifest.get("extends")
+    if extends is None:
+        return None
+    base = Bundle.load(extends.get("path"))
+    if base.id != extends["id"]:
+        raise InvalidBundle(
+            f"{folder}: extends bundle {extends['id']}, but {base.path} holds {base.id}; calibrate again"
+        )
+    return base
+
+
 def _identity(manifest: Mapping[str, Json]) -> str:
     content = {key: value for key, value in manifest.items() if key not in _OUTSIDE_ID}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -103,12 +133,14 @@ def _replace_folder(path: Path, files: Mapping[str, bytes]) -> None:
 class Bundle:
     """A loaded bundle. The manifest is read and checked at once, a booster when it is first asked for.
 
-    Thread-safe and picklable (a pickle holds the path and reads the folder again).
+    An overlay holds some models and takes the others from the bundle that it extends. Thread-safe and
+    picklable (a pickle holds the path and reads the folder again).
     """
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, manifest: Mapping[str, Any], base: Bundle | None = None) -> None:
         self.path = path
         self.manifest = manifest
+        self.base = base
         self._boosters: dict[tuple[str, str], Any] = {}
         self._lock = Lock()
 
@@ -137,7 +169,7 @@ class Bundle:
             raise InvalidBundle(
                 f"{file}: contents do not match the id; the file was altered, train or fetch it again"
             )
-        return cls(folder, manifest)
+        return cls(folder, manifest, _base_of(folder, manifest))
 
     @property
     def id(self) -> str:
@@ -146,16 +178,21 @@ class Bundle:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the models inside."""
-        return tuple(self.manifest["models"])
+        """Names of the models inside, those of an overlay's base included."""
+        own = tuple(self.manifest["models"])
+        return own if self.base is None else (*own, *(name for name in self.base.models if name not in own))
 
     def params(self, model: str) -> Mapping[str, Any]:
         """Everything of `model` that is not a booster. Raises InvalidBundle when it holds no such model."""
+        if (base := self._elsewhere(model)) is not None:
+            return base.params(model)
         params: Mapping[str, Any] = self._entry(model)["params"]
         return params
 
     def boosters(self, model: str) -> tuple[str, ...]:
         """Names of the boosters of `model`, sorted."""
+        if (base := self._elsewhere(model)) is not None:
+            return base.boosters(model)
         return tuple(sorted(self._entry(model)["boosters"]))
 
     def booster(self, model: str, name: str) -> Any:
@@ -163,11 +200,17 @@ class Bundle:
 
         Raises InvalidBundle: no such booster, file absent, or its hash differs.
         """
+        if (base := self._elsewhere(model)) is not None:
+            return base.booster(model, name)
         key = (model, name)
         with self._lock:
             if key not in self._boosters:
                 self._boosters[key] = self._read(model, name)
             return self._boosters[key]
+
+    def _elsewhere(self, model: str) -> Bundle | None:
+        """The base, where it and not the overlay holds `model`."""
+        return None if model in self.manifest["models"] else self.base
 
     def _entry(self, model: str) -> Mapping[str, Any]:
         try:

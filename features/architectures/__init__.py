@@ -14,6 +14,7 @@ from predictor.errors import UnknownName
 from predictor.features.architectures.concatenated import CONCATENATED_CNNS
 from predictor.features.architectures.detection import DETECTORS
 from predictor.features.architectures.image_to_image import cyclegan
+from predictor.features.architectures.micro import MICRO
 from predictor.features.architectures.mobile_cnn import MOBILE_CNNS
 from predictor.features.architectures.plain_cnn import PLAIN_CNNS
 from predictor.features.architectures.recommenders import ncf, recommendation_autoencoder
@@ -72,6 +73,7 @@ ARCHITECTURES: Mapping[str, Callable[..., bytes]] = {
     **{name: partial(transformer, config) for name, config in _TRANSFORMERS.items()},
     **{name: partial(switch_transformer, config) for name, config in _SWITCHES.items()},
     **TRANSFORMER_XLS,
+    **MICRO,
     "cyclegan": cyclegan,
     "deepspeech2": deepspeech2,
     "gnmt": gnmt,

@@ -6,7 +6,7 @@ Thread-safe (memos lock, everything else is frozen), picklable (by its bundle's 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from predictor.api.explain import explain_program
 from predictor.api.plan_answer import assemble_plan
 from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
+from predictor.compose.calibrated import calibrated_costs
 from predictor.compose.energy import program_profile
 from predictor.compose.plan_cost import is_plain
 from predictor.compose.time import ProgramCosts, price_program
@@ -25,6 +26,7 @@ from predictor.features.program_source import ProgramSource
 from predictor.features.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.bundle import Bundle
+from predictor.models.device_calibration import DeviceCalibration, stored_calibrations
 from predictor.models.memory import MemoryModel
 from predictor.models.op_time import OpTimeModel
 from predictor.models.power import PowerModel
@@ -63,8 +65,10 @@ class PowerJob:
 class Predictor:
     """Predicts time, memory and energy from one bundle of trained models."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, *, calibrations: Sequence[DeviceCalibration] | None = None) -> None:
+        """Of a loaded bundle; `calibrations` take the place of those that it holds."""
         self._bundle = bundle
+        self._calibrations = stored_calibrations(bundle) if calibrations is None else list(calibrations)
         self._op_time = OpTimeModel.from_bundle(bundle)
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
@@ -131,6 +135,11 @@ class Predictor:
         prediction = self.predict(request)
         return Explanation(prediction, explain_program(resolved.rank.program, resolved.costs))
 
+    def priced(self, request: PredictionRequest) -> tuple[Program, ProgramCosts]:
+        """The program of a request and what its ops cost. Raises what `predict` raises."""
+        resolved = self._resolve(request)
+        return resolved.rank.program, resolved.costs
+
     def power_job(self, request: PredictionRequest) -> PowerJob:
         """What the power model sees of a request: for studies over caps. Raises what `predict` raises."""
         resolved = self._resolve(request)
@@ -182,7 +191,7 @@ class Predictor:
         cluster = _cluster(request, device)
         program_key, rank = self._rank(request)
         costs = self._costs.get_or(
-            (program_key, _device_key(device)), lambda: price_program(rank.program, device, self._op_time)
+            (program_key, _device_key(device)), lambda: self._priced(rank.program, device, request)
         )
         if not costs.time_s.any():
             raise InvalidGraph(
@@ -190,6 +199,13 @@ class Predictor:
                 "nothing); check that its outputs depend on its inputs"
             )
         return Resolved(request, rank, device, cluster, costs)
+
+    def _priced(self, program: Program, device: DeviceSpec, request: PredictionRequest) -> ProgramCosts:
+        costs = price_program(program, device, self._op_time)
+        for calibration in self._calibrations:
+            if calibration.is_of(device):
+                return calibrated_costs(program, costs, calibration, request.runtime)
+        return costs
 
     def _rank(self, request: PredictionRequest) -> tuple[Hashable, RankProgram]:
         """One microbatch of one rank, and what its program is remembered under."""

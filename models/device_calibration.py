@@ -1,0 +1,199 @@
+"""A few measured jobs of one device turned into factors on what is predicted for it.
+
+Five logs describe how a device differs from its prediction: everything its kernels do, compute-bound kernels,
+memory-bound kernels, the backward pass, and the host that launches kernels. Each is a draw from a normal
+distribution whose width was learned on devices held out (predictor.models.calibration_prior); the measured
+jobs move the draws as far as they can tell them apart, and leave a covariance that is the new uncertainty.
+
+    kernels = sum over classes of seconds * exp(its factors),  T = softmax(kernels, host * exp(factor))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.errors import InvalidData
+from predictor.hardware.spec import DeviceSpec
+from predictor.models.aggregate_total import SMOOTHNESS, iteration_s
+from predictor.models.bundle import Bundle
+from predictor.models.device_identity import device_numbers, is_known
+
+FloatArray = NDArray[np.float64]
+
+MODEL_NAME = "device_calibration"
+FACTORS = ("device", "compute", "memory", "backward", "host")
+CLASSES = ("forward compute", "forward memory", "backward compute", "backward memory")
+_HOST = FACTORS.index("host")
+# (classes, factors): which factors move a class of kernels; the host is no class.
+_MOVES = np.array(
+    [[1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 1, 1, 0]],
+    dtype=np.float64,
+)
+_STEPS, _LARGEST_STEP = 30, 1.0
+_NORMAL_90 = 1.6448536269514722
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A measured job: predicted kernel seconds by class (4,), predicted host seconds, measured seconds."""
+
+    kernel_s: FloatArray
+    host_s: float
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Standard deviations of the factors' logs between devices (5,), and of jobs around their device's."""
+
+    widths: tuple[float, ...]
+    noise: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"widths": dict(zip(FACTORS, self.widths, strict=True)), "noise": self.noise}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Prior:
+        """Inverse of `to_json`."""
+        return cls(tuple(float(data["widths"][name]) for name in FACTORS), float(data["noise"]))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCalibration:
+    """What measured jobs say about one device.
+
+    Attributes:
+        numbers: `device_numbers` of the device: a name changes nothing.
+        mean: (5,) logs of the factors. covariance: (5, 5) what is left unknown of them.
+        noise: standard deviation of the log of a job's time around its device's. rows: jobs it rests on.
+    """
+
+    numbers: tuple[float, ...]
+    mean: FloatArray
+    covariance: FloatArray
+    noise: float
+    rows: int
+
+    def is_of(self, device: DeviceSpec) -> bool:
+        """Whether it is about this device."""
+        return is_known(device, np.array([self.numbers]))
+
+    @property
+    def class_factor(self) -> FloatArray:
+        """(4,) factor on the time of each class of kernels."""
+        return np.asarray(np.exp(_MOVES @ self.mean))
+
+    @property
+    def host_factor(self) -> float:
+        """Factor on the host's time per launch."""
+        return float(np.exp(self.mean[_HOST]))
+
+    def log_spread(self, kernel_s: FloatArray, host_s: float) -> float:
+        """Log half-width of the 90 % interval of a job with these uncalibrated seconds."""
+        _, slope = _linearised([Sample(kernel_s, host_s, 1.0)], self.mean)
+        variance = float(slope[0] @ self.covariance @ slope[0]) + self.noise**2
+        return float(_NORMAL_90 * np.sqrt(variance))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a bundle."""
+        return {
+            "numbers": list(self.numbers),
+            "mean": [float(value) for value in self.mean],
+            "covariance": [[float(value) for value in row] for row in self.covariance],
+            "noise": self.noise,
+            "rows": self.rows,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeviceCalibration:
+        """Inverse of `to_json`."""
+        return cls(
+            tuple(float(value) for value in data["numbers"]),
+            np.array(data["mean"], dtype=np.float64),
+            np.array(data["covariance"], dtype=np.float64),
+            float(data["noise"]),
+            int(data["rows"]),
+        )
+
+
+def stored_calibrations(bundle: Bundle) -> list[DeviceCalibration]:
+    """Those of a bundle, none where it holds none."""
+    if MODEL_NAME not in bundle.models:
+        return []
+    return [DeviceCalibration.from_json(item) for item in bundle.params(MODEL_NAME)["devices"]]
+
+
+def fit_calibration(samples: Sequence[Sample], device: DeviceSpec, prior: Prior) -> DeviceCalibration:
+    """The most probable factors given the samples, and their covariance there (Gauss-Newton, Laplace).
+
+    Raises InvalidData without samples.
+    """
+    if not samples:
+        raise InvalidData("calibration: no measured jobs; give at least one row with a time")
+    precision = np.diag(1.0 / np.square(prior.widths))
+    mean = np.zeros(len(FACTORS))
+    for _ in range(_STEPS):
+        residual, slope = _linearised(samples, mean)
+        hessian = precision + slope.T @ slope / prior.noise**2
+        gradient = slope.T @ residual / prior.noise**2 - precision @ mean
+        step = np.linalg.solve(hessian, gradient)
+        mean = mean + np.clip(step, -_LARGEST_STEP, _LARGEST_STEP)
+        if np.abs(step).max() < 1e-6:
+            break
+    _, slope = _linearised(samples, mean)
+    covariance = np.asarray(np.linalg.inv(precision + slope.T @ slope / prior.noise**2), dtype=np.float64)
+    return DeviceCalibration(tuple(device_numbers(device)), mean, covariance, prior.noise, len(samples))
+
+
+def predicted_s(sample: Sample, calibration: DeviceCalibration | None = None) -> float:
+    """Seconds of a job: kernels or the host that launches them, whichever takes longer."""
+    kernels, host_s = sample.kernel_s, sample.host_s
+    if calibration is not None:
+        kernels, host_s = kernels * calibration.class_factor, host_s * calibration.host_factor
+    return float(iteration_s(kernels.sum(), np.array(host_s)))
+
+
+def _linearised(samples: Sequence[Sample], mean: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(n,) log(measured / predicted) and (n, 5) slopes of the log prediction, at these factors."""
+    kernel_s = np.stack([sample.kernel_s for sample in samples]) * np.exp(_MOVES @ mean)
+    device_s = np.maximum(kernel_s.sum(axis=1), 1e-12)
+    host_s = np.maximum(np.array([sample.host_s for sample in samples]) * np.exp(mean[_HOST]), 1e-12)
+    total = iteration_s(device_s, host_s)
+    on_device = (device_s / total) ** SMOOTHNESS
+    slope = on_device[:, None] * (kernel_s / device_s[:, None]) @ _MOVES
+    slope[:, _HOST] += 1.0 - on_device
+    measured = np.array([sample.measured_s for sample in samples])
+    return np.log(measured / total), slope
+
+
+def learn_prior(groups: Sequence[Sequence[Sample]], *, rounds: int = 200) -> Prior:
+    """Widths between devices and noise within one, by expectation maximisation on held-out predictions.
+
+    Args:
+        groups: samples of one device each, predicted by a model that saw none of that device.
+
+    Raises InvalidData with fewer than two devices.
+    """
+    if len(groups) < 2:
+        raise InvalidData(f"calibration prior: {len(groups)} devices; expected at least 2")
+    parts = [_linearised(samples, np.zeros(len(FACTORS))) for samples in groups]
+    widths, noise = np.full(len(FACTORS), 0.3), 0.2
+    count = sum(len(residual) for residual, _ in parts)
+    for _ in range(rounds):
+        second = np.zeros(len(FACTORS))
+        squares = 0.0
+        for residual, slope in parts:
+            covariance = np.linalg.inv(np.diag(1.0 / widths**2) + slope.T @ slope / noise**2)
+            mean = covariance @ slope.T @ residual / noise**2
+            second += np.square(mean) + np.diag(covariance)
+            left = residual - slope @ mean
+            squares += float(left @ left) + float(np.einsum("ij,jk,ik->", slope, covariance, slope))
+        widths = np.maximum(np.sqrt(second / len(parts)), 1e-3)
+        noise = max(float(np.sqrt(squares / count)), 1e-3)
+    return Prior(tuple(float(width) for width in widths), noise)

@@ -1,0 +1,51 @@
+"""Costs of a program moved by what measured jobs say about its device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.compose.time import LAUNCH_S, ProgramCosts
+from predictor.features.work import Phase, Program
+from predictor.models.device_calibration import CLASSES, DeviceCalibration, Sample
+from predictor.models.step_time import StepCosts
+from predictor.types import Runtime
+
+
+def calibrated_costs(
+    program: Program, costs: ProgramCosts, calibration: DeviceCalibration, runtime: Runtime
+) -> ProgramCosts:
+    """`costs` with the kernel times, launches and interval of the calibrated device."""
+    sample = calibration_sample(program, costs, runtime, measured_s=1.0)
+    factor = calibration.class_factor[_class_of_unique(program, costs)]
+    time_s = costs.unique.time_s * factor
+    step = StepCosts(
+        time_s=time_s,
+        launch_s=_launch_s(costs, runtime) * calibration.host_factor,
+        log_spread=calibration.log_spread(sample.kernel_s, sample.host_s),
+        known_device=True,
+    )
+    return replace(costs, unique=replace(costs.unique, time_s=time_s), step=step)
+
+
+def calibration_sample(program: Program, costs: ProgramCosts, runtime: Runtime, measured_s: float) -> Sample:
+    """What a measured job tells: its predicted seconds by class beside the measured ones."""
+    code = _class_of_unique(program, costs)[costs.index]
+    kernel_s = np.bincount(code, weights=costs.time_s, minlength=len(CLASSES))
+    host_s = costs.launches * _launch_s(costs, runtime)
+    return Sample(np.asarray(kernel_s, dtype=np.float64), host_s, measured_s)
+
+
+def _launch_s(costs: ProgramCosts, runtime: Runtime) -> float:
+    return LAUNCH_S[runtime] if costs.step is None else costs.step.launch_s
+
+
+def _class_of_unique(program: Program, costs: ProgramCosts) -> NDArray[np.intp]:
+    """(n,) index into predictor.models.device_calibration.CLASSES of each distinct work."""
+    is_memory = np.array([bound != "compute" for bound in costs.unique.bound], dtype=np.intp)
+    is_backward = np.zeros(len(is_memory), dtype=np.intp)
+    phases = np.array([op.work.phase is not Phase.FORWARD for op in program.ops], dtype=np.intp)
+    is_backward[costs.index] = phases
+    return is_memory + 2 * is_backward
