@@ -5,6 +5,7 @@ Every input follows from a seed and a number alone, so a finding can be made aga
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from fuzz_models import CRAFTED, SIZES
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from record import ROOT
 
-from predictor.features.architectures.from_config import from_config
+from predictor.features.architectures.from_config import CACHES, from_config
 from predictor.features.builder import GraphBuilder
 
 # Larger seeds would spend the time on parsing.
@@ -42,7 +43,7 @@ Change = Callable[[random.Random, ModelProto], None]
 
 @cache
 def seeds() -> tuple[bytes, ...]:
-    """Small real models: ONNX's node tests, built networks, the examples."""
+    """Small real models: ONNX's node tests, the examples, transformers and their decoding steps, networks."""
     from onnx.backend.test.loader import load_model_tests
 
     # The tests' own arithmetic overflows on purpose.
@@ -53,6 +54,8 @@ def seeds() -> tuple[bytes, ...]:
     for path in configs:
         if path.name != "measured.json":
             found.append(from_config(path, batch=1, sequence=16))
+            if json.loads(path.read_text()).get("model_type") in CACHES:
+                found.append(from_config(path, batch=1, past_length=15))
     small = [bytes(data) for data in found if len(data) <= _SEED_LIMIT_BYTES]
     return (*small, *(_network() for _ in range(len(small) // 4)))
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from predictor.errors import InvalidInput
-from predictor.features.architectures.from_config import from_config
+from predictor.features.architectures.from_config import CACHES, from_config
 from predictor.features.reader import read_graph
 
 FOLDER = Path(__file__).parents[1] / "assets" / "configs"
@@ -58,5 +58,6 @@ def test_a_changed_configuration_is_built_or_refused(name: str, data: st.DataObj
     fields = st.sampled_from(sorted(values.keys() - {"model_type"}))
     changed = data.draw(st.dictionaries(fields, VALUES, min_size=1, max_size=3))
     batch = data.draw(st.sampled_from([1, "batch"]))
+    past = data.draw(st.sampled_from([None, None, 0, 5])) if values["model_type"] in CACHES else None
     with suppress(InvalidInput):
-        read_graph(from_config({**values, **changed}, batch=batch, sequence=4))
+        read_graph(from_config({**values, **changed}, batch=batch, sequence=4, past_length=past))
