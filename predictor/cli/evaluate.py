@@ -14,7 +14,9 @@ from predictor.cli.options import Output
 def evaluate(
     suite: Annotated[
         list[str],
-        typer.Option("--suite", metavar="neusight|memory|energy|graphs", help="Repeatable; default: all."),
+        typer.Option(
+            "--suite", metavar="neusight|memory|energy|graphs|distributed", help="Repeatable; default: all."
+        ),
     ] = [],  # noqa: B006 - typer copies it
     root: Annotated[
         Path | None,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from predictor.compose.interval import FloatArray
 from predictor.features.layers import Segments
-from predictor.features.work import Collective, OpWork, Phase, Program, Transfer
+from predictor.features.work import Collective, OpInstance, OpWork, Phase, Program, Transfer
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import collective_time_s
 from predictor.parallel.placement import group_place
@@ -173,6 +173,7 @@ def _exchanges(
     times = np.zeros(len(program.ops))
     owner = [""] * len(program.ops)
     known: dict[Transfer, float] = {}
+    beside = _Beside(program.ops, kernel_s)
     for index, op in enumerate(program.ops):
         shape = op.work.shape
         if not isinstance(shape, Transfer) or cluster is None:
@@ -181,10 +182,47 @@ def _exchanges(
         if shape not in known:
             place = group_place(plan, shape.group, cluster)
             known[shape] = collective_time_s(shape.kind.value, float(shape.size_bytes), place, cluster)
-        times[index] = known[shape]
-        if shape.kind is Collective.SEND_RECV and index and program.ops[index - 1].node == op.node:
-            times[index] = max(0.0, times[index] - kernel_s[index - 1])
+        hidden_s = beside.hidden_s(index, shape) if plan.overlap else 0.0
+        times[index] = max(0.0, known[shape] - hidden_s)
     return times, owner
+
+
+class _Beside:
+    """What runs beside an exchange, by its place in the program.
+
+    A hop round a ring: the kernel before it, on the keys and values that are there already. The exchange of a
+    product's input gradient: its weight gradient, which nothing waits for. Gathering the input once more for
+    that weight gradient: the product that makes the input gradient. The last two as in Megatron-LM
+    (Korthikanti et al. 2022, section 4.2.2).
+    """
+
+    def __init__(self, ops: Sequence[OpInstance], kernel_s: FloatArray) -> None:
+        self._ops, self._kernel_s = ops, kernel_s
+        self._taken: set[tuple[int, bool]] = set()
+
+    def hidden_s(self, index: int, shape: Transfer) -> float:
+        """Time of kernels beside exchange number `index`; each kernel hides one exchange."""
+        ops = self._ops
+        if not index:
+            return 0.0
+        if shape.kind is Collective.SEND_RECV:
+            return float(self._kernel_s[index - 1]) if ops[index - 1].node == ops[index].node else 0.0
+        if ops[index].work.phase is not Phase.BACKWARD:
+            return 0.0
+        last = index - 1
+        while last >= 0 and ops[last].node == ops[index].node:
+            last -= 1
+        wants_weight = shape.kind is not Collective.ALL_GATHER
+        if last < 0 or (last, wants_weight) in self._taken:
+            return 0.0
+        self._taken.add((last, wants_weight))
+        total, first = 0.0, last
+        while first >= 0 and ops[first].node == ops[last].node and ops[first].work.phase is Phase.BACKWARD:
+            work = ops[first].work
+            if is_weight_gradient(work) if wants_weight else work.kind.endswith("data_gradient"):
+                total += float(self._kernel_s[first])
+            first -= 1
+        return total
 
 
 def _weights(

@@ -11,6 +11,7 @@ from predictor.api import Predictor
 from predictor.errors import AccuracyGateFailed, InvalidData, UnknownName
 from predictor.evaluation import (
     configs,
+    distributed,
     energy,
     memory,
     neusight,
@@ -156,6 +157,12 @@ def _graphs(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
     )
 
 
+def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
+    published = distributed.read_korthikanti(data_root(options.root) / "curated")
+    scored = distributed.score(published, Predictor.load(options.bundle), progress)
+    return distributed.distributed_rows(scored), [distributed.distributed_table(scored)]
+
+
 def _corpus(options: Options, sources: Sequence[str], progress: Progress) -> Path:
     if missing := missing_sources(options.corpus, sources):
         build_corpus(options.root, options.corpus, only=missing, progress=progress)
@@ -167,5 +174,6 @@ SUITES: Mapping[str, Callable[[Options, Progress], tuple[list[EvaluationRow], li
     "memory": _memory,
     "energy": _energy,
     "graphs": _graphs,
+    "distributed": _distributed,
 }
 """Suite name -> (rows, tables of the report)."""
