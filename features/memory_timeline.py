@@ -156,7 +156,8 @@ class MemoryTimeline:
         found = np.zeros((len(Line), self.length + 1), dtype=np.int64)
         np.add.at(found, (self.line, self.begin), self.size_bytes)
         np.subtract.at(found, (self.line, self.end + 1), self.size_bytes)
-        return np.cumsum(found, axis=1)[:, : self.length]
+        alive: IntArray = np.cumsum(found, axis=1)[:, : self.length]
+        return alive
 
     @cached_property
     def total_bytes(self) -> IntArray:

@@ -249,12 +249,7 @@ class MemoryModel:
         memory = program.memory
         training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
         row = memory_features(program)
-        reserved = float(memory.workspace_reserved_bytes)
-        if training:
-            plain, potential = float(memory.reserved_bytes), workspace_potential_bytes(program)
-            peaks = self.device_peaks(row[None, :], np.array([plain]), np.array([potential]))
-            # No choice of kernels makes the tensors themselves smaller.
-            reserved = max(float(peaks[0]) - self.context_bytes, float(memory.live_peak_bytes))
+        reserved = self._reserved_bytes(program, row, training)
         buffers = self._communication_bytes(program, replicas)
         context = self.runtime_context_bytes(device)
         value = context + buffers + reserved
@@ -271,6 +266,48 @@ class MemoryModel:
             breakdown_bytes={**self._lines(program, reserved, buffers), "runtime_context": context},
             out_of_range=outside or not training,
         )
+
+    def _reserved_bytes(self, program: Program, row: FloatArray, training: bool) -> float:
+        """What the allocator holds for the program run as a whole."""
+        memory = program.memory
+        if not training:
+            return float(memory.workspace_reserved_bytes)
+        plain, potential = float(memory.reserved_bytes), workspace_potential_bytes(program)
+        peaks = self.device_peaks(row[None, :], np.array([plain]), np.array([potential]))
+        # No choice of kernels makes the tensors themselves smaller.
+        return max(float(peaks[0]) - self.context_bytes, float(memory.live_peak_bytes))
+
+    def predict_stage(
+        self, program: Program, device: DeviceSpec, lines: Mapping[str, float], communicators: int
+    ) -> MemoryEstimate:
+        """Peak of a device that runs `program` in parts, or holds shards of its tensors.
+
+        Args:
+            program: one microbatch of the rank, whole: what its allocator holds beyond its tensors is taken
+                to grow with the tensors.
+            lines: bytes of tensors at the peak by name of LINES.
+            communicators: groups of ranks that exchange something.
+        """
+        training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
+        row = memory_features(program)
+        live = float(sum(lines.values()))
+        whole = max(1.0, float(program.memory.live_peak_bytes))
+        beyond = max(0.0, self._reserved_bytes(program, row, training) / whole - 1.0) * live
+        rounding = max(0.0, program.memory.reserved_bytes / whole - 1.0) * live
+        buffers = float(communicators * _COMMUNICATOR_BYTES)
+        context = self.runtime_context_bytes(device)
+        found = dict.fromkeys(LINES, 0.0)
+        for name, size in lines.items():
+            found[name] += float(size)
+        found["allocator_overhead"] += min(beyond, rounding)
+        found["workspace"] += beyond - min(beyond, rounding)
+        found["communication_buffers"] += buffers
+        found["runtime_context"] += context
+        value = sum(found.values())
+        spread = self._spread["new_device"]
+        peak = _around(value, spread)
+        peak = replace(peak, low=peak.low - max(0.0, context - _LEAN_CONTEXT_BYTES) * exp(-spread))
+        return MemoryEstimate(peak, _around(live, spread), found, out_of_range=True)
 
     def runtime_context_bytes(self, device: DeviceSpec) -> float:
         """What the runtime holds before the first tensor.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from predictor.api.answer import prediction_of
 from predictor.compose.energy import slowdown_under_cap
 from predictor.compose.memory import compose_memory
+from predictor.compose.memory_stages import RankMemory
 from predictor.compose.plan_cost import compose_plan, compose_plan_energy, microbatch_costs
 from predictor.compose.time import ProgramCosts
 from predictor.compose.timeline import Timeline, timeline
@@ -31,8 +32,15 @@ def assemble_plan(
     plan, runtime = request.plan, request.runtime
     slowdown = slowdown_under_cap(rank.program, costs, device, runtime, request.power_limit_w, power_model)
     microbatch = microbatch_costs(rank, costs, runtime=runtime, plan=plan, cluster=cluster, slowdown=slowdown)
-    time, _ = compose_plan(microbatch, plan, cluster, training=request.mode is Mode.TRAIN)
-    memory = compose_memory(rank.program, device, plan, memory_model)
+    time, found = compose_plan(microbatch, plan, cluster, training=request.mode is Mode.TRAIN)
+    memory = compose_memory(
+        rank.program,
+        device,
+        plan,
+        memory_model,
+        memory=RankMemory(rank) if rank.program.timeline is not None else None,
+        ends=found.stages.ends,
+    )
     energy = compose_plan_energy(
         rank, costs, time, microbatch.alone, device, plan, runtime, request.power_limit_w, power_model
     )

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import erf, log, sqrt
 
-from predictor.features.work import Program
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.compose.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
+from predictor.features.work import Phase, Program
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.memory import MemoryModel
+from predictor.models.memory import MemoryEstimate, MemoryModel
 from predictor.parallel.plan import Plan
-from predictor.types import Interval
+from predictor.types import Interval, Recompute
 from predictor.units import MIB
 
 # What driver, firmware and ECC keep of the nameplate capacity: an A100-40GB (40.0 GiB) shows 39.4 GiB to CUDA
 # programs, an RTX 3090 (24.0 GiB) 23.7 GiB. Taken as the larger of a share and a fixed amount.
 _RESERVED_FRACTION = 0.015
 _RESERVED_BYTES = 256 * MIB
+# Half-width of a two-sided 90 % interval of a normal distribution, in standard deviations.
+_SIGMAS = 1.6449
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCost:
-    """Memory of one device of the plan; `breakdown_bytes` sums to `device_peak.value`."""
+    """Memory of one device of the plan, the one that needs the most.
+
+    Attributes:
+        breakdown_bytes: sums to `device_peak.value`.
+        fits: the central value is within the capacity. fit_probability: that the job is.
+        stage: where and when the peak is, under a plan of several stages or microbatches.
+    """
 
     device_peak: Interval
     allocator_peak: Interval
@@ -28,6 +41,8 @@ class MemoryCost:
     capacity_bytes: float
     fits: bool
     out_of_range: bool
+    fit_probability: float = 1.0
+    stage: StageMemory | None = None
 
 
 def usable_bytes(device: DeviceSpec) -> float:
@@ -38,10 +53,70 @@ def usable_bytes(device: DeviceSpec) -> float:
     return float(max(0.0, device.memory_bytes - reserved))
 
 
-def compose_memory(program: Program, device: DeviceSpec, plan: Plan, model: MemoryModel) -> MemoryCost:
-    """Peak of one replica's device and whether its central value fits."""
-    estimate = model.predict(program, device, plan.dp)
+def fit_probability(peak: Interval, capacity_bytes: float) -> float:
+    """Chance that a job with this peak runs within the capacity.
+
+    The logarithm of the peak is taken as normal on either side of the central value, with the spread that the
+    interval shows on that side.
+    """
+    if peak.value <= 0 or capacity_bytes <= 0:
+        return float(peak.value <= capacity_bytes)
+    bound = peak.high if capacity_bytes >= peak.value else peak.low
+    spread = abs(log(max(bound, 1.0) / peak.value)) / _SIGMAS
+    distance = log(capacity_bytes / peak.value)
+    if spread <= 0:
+        return float(distance >= 0)
+    return 0.5 * (1 + erf(distance / spread / sqrt(2)))
+
+
+def is_single(plan: Plan) -> bool:
+    """True where a rank runs its whole batch at once and holds all weights: what the model learned from."""
+    return (
+        plan.pp == 1
+        and plan.microbatches == 1
+        and not plan.zero
+        and not plan.offload
+        and plan.recompute is Recompute.NONE
+        and not plan.splits_graph
+    )
+
+
+def compose_memory(
+    program: Program,
+    device: DeviceSpec,
+    plan: Plan,
+    model: MemoryModel,
+    *,
+    memory: RankMemory | None = None,
+    ends: Sequence[int] | NDArray[np.intp] | None = None,
+    wide: bool = False,
+) -> MemoryCost:
+    """Peak of the device that needs the most, and whether its central value fits.
+
+    Args:
+        program: one microbatch of one rank.
+        memory: the rank, for plans that cut it or share its weights; without it the whole batch runs at once.
+        ends: pieces up to and including each virtual stage; None is one stage.
+        wide: gradients are summed in FP32 beside 16-bit weights.
+    """
     capacity = usable_bytes(device)
+    if memory is None or (is_single(plan) and not wide):
+        estimate = model.predict(program, device, plan.dp)
+        return _cost(estimate, capacity, None)
+    training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
+    stage = worst_stage(
+        stage_memories(memory, [memory.pieces] if ends is None else ends, plan, training=training, wide=wide)
+    )
+    estimate = model.predict_stage(program, device, stage.lines, communicators(plan))
+    return _cost(estimate, capacity, stage)
+
+
+def communicators(plan: Plan) -> int:
+    """Groups of ranks that exchange something, each with buffers of its own."""
+    return sum(plan.group_size(group) > 1 for group in ("tp", "cp", "ep", "dp_cp", "pp"))
+
+
+def _cost(estimate: MemoryEstimate, capacity: float, stage: StageMemory | None) -> MemoryCost:
     return MemoryCost(
         device_peak=estimate.device_peak,
         allocator_peak=estimate.allocator_peak,
@@ -49,4 +124,6 @@ def compose_memory(program: Program, device: DeviceSpec, plan: Plan, model: Memo
         capacity_bytes=capacity,
         fits=estimate.device_peak.value <= capacity,
         out_of_range=estimate.out_of_range,
+        fit_probability=fit_probability(estimate.device_peak, capacity),
+        stage=stage,
     )

@@ -1,0 +1,312 @@
+"""Peak of each pipeline stage: its microbatches in the schedule's order, over the timeline of one of them.
+
+    at any moment = weights, gradients, state of the stage
+                  + what every other microbatch in flight has kept for its backward pass
+                  + what the one that computes holds in this step
+
+The stage that needs the most decides; in 1F1B that is usually the first, with as many microbatches in flight
+as there are stages (Narayanan et al. 2021, arXiv:2104.04473), or the last, with the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.compose.memory_weights import (
+    PieceWeights,
+    StageWeights,
+    piece_weights,
+    shard_count,
+    stage_weights,
+)
+from predictor.errors import InvalidPlan
+from predictor.features.memory_timeline import Line, MemoryTimeline
+from predictor.parallel.plan import Plan
+from predictor.parallel.rank_program import RankProgram
+from predictor.parallel.schedule import PipelineShape, Task, TaskKind, stage_order
+from predictor.types import Offload
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+# Layers beside the running one whose activations are on the device when activations live elsewhere.
+_NEAR_LAYERS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """The peak on the ranks of one stage.
+
+    Attributes:
+        peak_bytes: all tensors at once. lines: what for, by name of predictor.models.memory.LINES; sums to it.
+        moment: `forward`, `backward` or `optimizer`. chunk, step: of the stage's part of the timeline.
+        in_flight: microbatches that hold activations then, the running one included.
+    """
+
+    stage: int
+    peak_bytes: float
+    lines: Mapping[str, float]
+    moment: str
+    chunk: int
+    step: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """One virtual stage over its own steps, bytes; `piece` of each step.
+
+    Attributes:
+        activations, transients, gradients, new_gradients: (steps,).
+        kept_bytes: between its passes. forward: number of forward steps.
+    """
+
+    timeline: MemoryTimeline
+    activations: FloatArray
+    transients: FloatArray
+    gradients: FloatArray
+    new_gradients: FloatArray
+    piece: IntArray
+    kept_bytes: float
+    forward: int
+
+
+class RankMemory:
+    """The memory of a rank's microbatch, cut wherever a plan cuts it; parts are remembered."""
+
+    def __init__(self, rank: RankProgram) -> None:
+        timeline = rank.program.timeline
+        if timeline is None:
+            raise InvalidPlan("plan: the program was read back without its memory timeline; build it anew")
+        self._timeline = timeline
+        self._rank = rank
+        self._chunks: dict[tuple[int, int, bool], _Chunk] = {}
+        self.weights: PieceWeights = piece_weights(rank, timeline)
+
+    @property
+    def pieces(self) -> int:
+        """Places where stages can begin."""
+        return len(self.weights.names)
+
+    @property
+    def timeline(self) -> MemoryTimeline:
+        """Of the whole rank."""
+        return self._timeline
+
+    def chunk(self, first: int, last: int, *, offloaded: bool) -> _Chunk:
+        """Pieces `first` to `last` - 1; `offloaded`: activations leave while other layers run."""
+        key = (first, last, offloaded)
+        if key not in self._chunks:
+            self._chunks[key] = self._cut(first, last, offloaded)
+        return self._chunks[key]
+
+    def _cut(self, first: int, last: int, offloaded: bool) -> _Chunk:
+        whole, pieces = self._timeline, self._rank.pieces
+        if pieces is None:
+            part, of_node = whole, np.zeros(len(whole.step_nodes) + 1, dtype=np.intp)
+        else:
+            ends = (0, *pieces.ends)
+            is_whole = (first, last) == (0, len(pieces))
+            part = whole if is_whole else whole.part(ends[first], ends[last])
+            of_node = np.array([*pieces.piece_of_nodes(), len(pieces) - 1], dtype=np.intp)
+        nodes = np.minimum(np.asarray(part.step_nodes, dtype=np.intp), len(of_node) - 1)
+        piece = of_node[nodes]
+        lines = part.bytes_by_line.astype(np.float64)
+        if offloaded:
+            lines[Line.SAVED] = _near_only(part, of_node, piece)
+        steps = len(piece)
+        new = np.zeros(steps + 1)
+        rows = np.flatnonzero(part.line == Line.PARAMETER_GRADIENT)
+        np.add.at(new, part.begin[rows], part.size_bytes[rows])
+        np.subtract.at(new, part.ready[rows] + 1, part.size_bytes[rows])
+        kept = float(part.kept_bytes)
+        if offloaded and 0 < part.forward_length < steps:
+            kept = 0.0
+        return _Chunk(
+            timeline=part,
+            activations=lines[Line.SAVED] + lines[Line.RECOMPUTED],
+            transients=lines[Line.TRANSIENT],
+            gradients=lines[Line.PARAMETER_GRADIENT],
+            new_gradients=np.cumsum(new)[:steps],
+            piece=piece,
+            kept_bytes=kept,
+            forward=part.forward_length,
+        )
+
+
+def _near_only(part: MemoryTimeline, of_node: IntArray, piece: IntArray) -> FloatArray:
+    """(steps,) saved bytes on the device when only layers next to the running one keep theirs there."""
+    rows = np.flatnonzero(part.line == Line.SAVED)
+    steps = np.arange(len(piece))
+    found = np.zeros(len(piece))
+    own = of_node[np.minimum(part.node[rows], len(of_node) - 1)]
+    for number in np.unique(own):
+        mine = rows[own == number]
+        near = np.abs(piece - number) <= _NEAR_LAYERS
+        delta = np.zeros(len(piece) + 1)
+        np.add.at(delta, part.begin[mine], part.size_bytes[mine])
+        np.subtract.at(delta, part.end[mine] + 1, part.size_bytes[mine])
+        found += np.where(near, np.cumsum(delta)[steps], 0.0)
+    return found
+
+
+def stage_memories(
+    memory: RankMemory, ends: Sequence[int] | IntArray, plan: Plan, *, training: bool, wide: bool = False
+) -> list[StageMemory]:
+    """The peak of every stage.
+
+    Args:
+        ends: (virtual stages,) pieces of virtual stage q are those from ends[q - 1] to ends[q] - 1; virtual
+            stage q runs on stage q % pp.
+        wide: gradients are summed in FP32 beside 16-bit weights.
+    """
+    begins = [0, *[int(end) for end in ends[:-1]]]
+    cuts = list(zip(begins, (int(end) for end in ends), strict=True))
+    return [_stage(memory, cuts, stage, plan, training, wide) for stage in range(plan.pp)]
+
+
+def worst_stage(stages: Sequence[StageMemory]) -> StageMemory:
+    """The stage that needs the most; the first of equals."""
+    return max(stages, key=lambda item: (item.peak_bytes, -item.stage))
+
+
+def _stage(
+    memory: RankMemory,
+    cuts: Sequence[tuple[int, int]],
+    stage: int,
+    plan: Plan,
+    training: bool,
+    wide: bool,
+) -> StageMemory:
+    offloaded = Offload.ACTIVATIONS in plan.offload
+    own = cuts[stage :: plan.pp]
+    chunks = [memory.chunk(first, last, offloaded=offloaded) for first, last in own]
+    pieces = [piece for first, last in own for piece in range(first, last)]
+    weights = stage_weights(memory.weights, pieces, plan, training=training, wide=wide)
+    held = memory.timeline.held
+    inputs = float(sum(held.input_bytes)) if stage == 0 else 0.0
+    fixed = {
+        "parameters": weights.weights + held.buffer_bytes,
+        "optimizer_state": weights.state,
+        "communication_buffers": weights.buffers,
+    }
+    shape = _shape(plan, len(own), training)
+    best: StageMemory | None = None
+    for chunk, forward, others, in_flight in _moments(shape, stage, tuple(c.kept_bytes for c in chunks)):
+        found = _task(
+            chunks[chunk], weights, fixed, forward, others, inputs * in_flight, stage, chunk, in_flight
+        )
+        if best is None or found.peak_bytes > best.peak_bytes:
+            best = found
+    assert best is not None
+    if training:
+        last = _optimizer(memory, weights, fixed, plan, stage, inputs)
+        best = max(best, last, key=lambda item: item.peak_bytes)
+    return best
+
+
+def _task(
+    chunk: _Chunk,
+    weights: StageWeights,
+    fixed: Mapping[str, float],
+    forward: bool,
+    others: float,
+    inputs: float,
+    stage: int,
+    number: int,
+    in_flight: int,
+) -> StageMemory:
+    """The largest step of one microbatch's forward or backward pass."""
+    steps = len(chunk.activations)
+    part = slice(0, chunk.forward) if forward else slice(chunk.forward, max(chunk.forward + 1, steps - 1))
+    if forward and not chunk.forward:
+        part = slice(0, steps)
+    gathered = weights.gathered[chunk.piece[part]]
+    if weights.grows:
+        gradients = chunk.gradients[part]
+        resident = 0.0
+    else:
+        resident = weights.gradients
+        whole = weights.whole_gradients[chunk.piece[part]]
+        gradients = np.zeros(len(whole)) if forward else np.maximum(whole, chunk.new_gradients[part])
+    total = chunk.activations[part] + chunk.transients[part] + gathered + gradients
+    at = int(total.argmax())
+    step = part.start + at
+    lines = {
+        **fixed,
+        "parameters": fixed["parameters"] + float(gathered[at]),
+        "gradients": resident + float(gradients[at]),
+        "activations": float(chunk.activations[step]) + others + inputs,
+        "workspace": float(chunk.transients[step]),
+    }
+    moment = "forward" if forward else "backward"
+    return StageMemory(stage, sum(lines.values()), lines, moment, number, step, in_flight)
+
+
+def _optimizer(
+    memory: RankMemory,
+    weights: StageWeights,
+    fixed: Mapping[str, float],
+    plan: Plan,
+    stage: int,
+    inputs: float,
+) -> StageMemory:
+    """The step: all gradients, and temporaries as large as what the rank updates."""
+    timeline = memory.timeline
+    last = timeline.bytes_by_line[:, -1].astype(np.float64)
+    gradients = float(timeline.sum_of(Line.PARAMETER_GRADIENT))
+    shards = shard_count(plan, experts=False) if plan.zero else 1
+    own = memory.weights.stage_sum(range(memory.pieces))[1].sum()
+    share = (weights.gradients * (1 if plan.zero < 2 else shards) / own / shards) if own else 0.0
+    temporaries = last[Line.OPTIMIZER_TEMPORARY] * min(1.0, share)
+    results = last[Line.TRANSIENT] + last[Line.SAVED] if stage == plan.pp - 1 else 0.0
+    lines = {
+        **fixed,
+        "gradients": weights.gradients if gradients else 0.0,
+        "activations": inputs,
+        "workspace": float(temporaries + results),
+    }
+    return StageMemory(stage, sum(lines.values()), lines, "optimizer", 0, timeline.length - 1, 0)
+
+
+def _shape(plan: Plan, chunks: int, training: bool) -> PipelineShape:
+    """The plan's pipeline; beyond a few rounds more microbatches hold no more at once."""
+    rounds = (2 * chunks + 2) * plan.pp
+    microbatches = min(plan.microbatches, rounds)
+    if chunks > 1:
+        microbatches = max(plan.pp, microbatches // plan.pp * plan.pp)
+    return PipelineShape(plan.schedule, plan.pp, chunks, microbatches, training)
+
+
+def _moments(shape: PipelineShape, stage: int, kept: tuple[float, ...]) -> list[tuple[int, bool, float, int]]:
+    """(chunk, is forward, bytes kept by others, microbatches in flight): the worst of each kind of task."""
+    found: dict[tuple[int, bool], tuple[float, int]] = {}
+    held = [0] * shape.chunks
+    release = TaskKind.WEIGHT if shape.splits_backward else TaskKind.BACKWARD
+    for kind, chunk, _ in _tasks(shape, stage):
+        forward = kind is TaskKind.FORWARD
+        if forward:
+            held[chunk] += 1
+        bytes_held = sum(count * size for count, size in zip(held, kept, strict=True))
+        others = bytes_held - kept[chunk]
+        key = (chunk, forward)
+        if key not in found or others > found[key][0]:
+            found[key] = (others, sum(held))
+        if kind is release or not shape.training:
+            held[chunk] -= 1
+    return [(chunk, forward, *rest) for (chunk, forward), rest in found.items()]
+
+
+@lru_cache(maxsize=512)
+def _tasks(shape: PipelineShape, stage: int) -> tuple[Task, ...]:
+    return tuple(stage_order(shape, stage))
+
+
+def without_pipeline(plan: Plan) -> Plan:
+    """The plan of one of its stages alone, for questions about a single device."""
+    return replace(plan, pp=1, virtual_stages=1)
