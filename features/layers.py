@@ -43,6 +43,11 @@ class Segments:
         return found
 
 
+# What ranks exchange around a product runs beside it, or finishes it: no cut comes between.
+_BEFORE_PRODUCTS = frozenset({"GradientAllReduce", "AllGather", "Scatter"})
+_AFTER_PRODUCTS = frozenset({"AllReduce", "ReduceScatter"})
+
+
 def segments(graph: Graph) -> Segments:
     """Cuts `graph` wherever little crosses; layers that repeat stay whole.
 
@@ -57,6 +62,8 @@ def segments(graph: Graph) -> Segments:
         for index in range(len(nodes) - 1)
         # What is made of weights alone stays with its first reader.
         if crossing[index]
+        and nodes[index].op_type not in _BEFORE_PRODUCTS
+        and nodes[index + 1].op_type not in _AFTER_PRODUCTS
         and not weights.issuperset(filter(None, nodes[index].inputs))
         and (_is_narrow(sizes, index) or _has_fewest(crossing, index))
     ]

@@ -22,6 +22,7 @@ from predictor.parallel.collectives import collective_time_s
 from predictor.parallel.placement import group_place
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
+from predictor.types import Schedule
 
 IntArray = NDArray[np.intp]
 
@@ -173,7 +174,9 @@ def _exchanges(
     times = np.zeros(len(program.ops))
     owner = [""] * len(program.ops)
     known: dict[Transfer, float] = {}
-    beside = _Beside(program.ops, kernel_s)
+    # A schedule that puts weight gradients off leaves nothing beside the exchange of input gradients.
+    put_off = plan.schedule is Schedule.ZERO_BUBBLE and plan.pp > 1
+    beside = _Beside(program.ops, kernel_s, weights=not put_off)
     for index, op in enumerate(program.ops):
         shape = op.work.shape
         if not isinstance(shape, Transfer) or cluster is None:
@@ -196,8 +199,8 @@ class _Beside:
     (Korthikanti et al. 2022, section 4.2.2).
     """
 
-    def __init__(self, ops: Sequence[OpInstance], kernel_s: FloatArray) -> None:
-        self._ops, self._kernel_s = ops, kernel_s
+    def __init__(self, ops: Sequence[OpInstance], kernel_s: FloatArray, *, weights: bool) -> None:
+        self._ops, self._kernel_s, self._weights = ops, kernel_s, weights
         self._taken: set[tuple[int, bool]] = set()
 
     def hidden_s(self, index: int, shape: Transfer) -> float:
@@ -213,7 +216,7 @@ class _Beside:
         while last >= 0 and ops[last].node == ops[index].node:
             last -= 1
         wants_weight = shape.kind is not Collective.ALL_GATHER
-        if last < 0 or (last, wants_weight) in self._taken:
+        if last < 0 or (last, wants_weight) in self._taken or (wants_weight and not self._weights):
             return 0.0
         self._taken.add((last, wants_weight))
         total, first = 0.0, last

@@ -17,6 +17,7 @@ from predictor.parallel.plan import Plan
 from predictor.parallel.schedule import PipelineShape
 from predictor.parallel.stages import balanced_chunks
 from predictor.parallel.zero import Replicas, ShardedPass, sharded_pass
+from predictor.types import Schedule
 
 _ONE_LINK = GroupShape(2, 1, 2, 2)
 _TWO_NODES = GroupShape(1, 2, 1, 2)
@@ -68,9 +69,10 @@ class StageCosts:
 
 
 def pipeline_shape(plan: Plan, *, training: bool) -> PipelineShape:
-    """The pipeline of a plan."""
-    chunks = plan.virtual_stages if plan.pp > 1 else 1
-    return PipelineShape(plan.schedule, plan.pp, chunks, plan.microbatches, training)
+    """The pipeline of a plan; one stage runs one microbatch after the other, whatever the schedule."""
+    if plan.pp == 1:
+        return PipelineShape(Schedule.ONE_F_ONE_B, 1, 1, plan.microbatches, training)
+    return PipelineShape(plan.schedule, plan.pp, plan.virtual_stages, plan.microbatches, training)
 
 
 def stage_of_pieces(ends: IntArray, stages: int) -> IntArray:

@@ -84,9 +84,11 @@ class RankSimulator:
         self.graph, self.pieces, self.training = rank.graph, rank.pieces, training
         self.chunks = len(ends) // plan.pp
         self.ends = list(ends)
-        self.shape = PipelineShape(plan.schedule, plan.pp, self.chunks, plan.microbatches, training)
+        schedule = plan.schedule if plan.pp > 1 else Schedule.ONE_F_ONE_B
+        self.shape = PipelineShape(schedule, plan.pp, self.chunks, plan.microbatches, training)
         self.network = Network()
         self.counts: Counter[Key] = Counter()
+        self.data_gradients: dict[tuple[int, str], Key] = {}
         self._sort_ops()
 
     def _sort_ops(self) -> None:
@@ -280,9 +282,18 @@ class RankSimulator:
             return
         if isinstance(shape, Transfer):
             group = self.plan.group_ranks(shape.group, rank)
-            self._collective(rank, "compute", shape.kind.value, shape.size_bytes, group)
+            before = self.rank.program.ops[index - 1].node
+            if op.work.phase is Phase.BACKWARD and split is None and self.plan.overlap:
+                # Runs beside the weight gradient of the product whose input gradient it exchanges.
+                start = self.data_gradients.get((rank, before), self.network.last[rank, "compute"])
+                done = self._collective(rank, "tensor", shape.kind.value, shape.size_bytes, group, start)
+                self.network.add(("wait", rank, self._number()), 0.0, rank, "compute", [done])
+            else:
+                self._collective(rank, "compute", shape.kind.value, shape.size_bytes, group)
         else:
-            self.network.add(("op", rank, self._number()), self.kernel_s[index], rank, "compute")
+            key = self.network.add(("op", rank, self._number()), self.kernel_s[index], rank, "compute")
+            if op.work.kind.endswith("data_gradient"):
+                self.data_gradients[rank, op.node] = key
         if index in self.gradients:
             self.ready[index] = self.network.last[rank, "compute"]
 

@@ -35,7 +35,12 @@ def random_graph(rng: np.random.Generator, tp: int) -> RankProgram:
         tied = layer == count - 1 and rng.random() < 0.4
         weight = first if tied else sketch.parameter(f"w{layer}", width, width)
         first = first or weight
-        y = sketch.node("Linear", [x, weight], (8, width), domain="perfcast")
+        source = x
+        if tp > 1 and rng.random() < 0.6:
+            source = sketch.node(
+                "GradientAllReduce", [x], (8, width), domain="perfcast", group="tp", ranks=tp
+            )
+        y = sketch.node("Linear", [source, weight], (8, width), domain="perfcast")
         if tp > 1 and rng.random() < 0.6:
             y = sketch.node("AllReduce", [y], (8, width), domain="perfcast", group="tp", ranks=tp)
         if rng.random() < 0.5:
