@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -13,14 +14,21 @@ from predictor.features.graph import Graph
 from predictor.features.program_source import ProgramSource
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
-from predictor.types import Mode, Optimizer, Precision, Runtime
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 
 GraphSource: TypeAlias = str | os.PathLike[str] | bytes | Graph | ProgramSource
 """A path, ONNX bytes, a `sha256:...` id that the predictor has seen, a Graph, or a captured torch module
 (`predictor.features.torch_capture.TorchModel`)."""
 
 
-_CHOICES = {"mode": Mode, "precision": Precision, "optimizer": Optimizer, "runtime": Runtime}
+_CHOICES = {
+    "mode": Mode,
+    "precision": Precision,
+    "optimizer": Optimizer,
+    "runtime": Runtime,
+    "layout": Layout,
+}
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,2})(?:\.\w+)*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,9 @@ class PredictionRequest:
         cluster: catalogue id or ClusterSpec; needed for more devices than one node holds.
         power_limit_w: software power cap per device; None is the device's default limit.
         strict: raise instead of falling back when ops have no rule or no model covers them.
+        layout: of images: NHWC for a job that keeps them channels-last (torch's memory format).
+        framework_version: release of torch that runs the job, e.g. `2.4`; empty is the newest that was
+        measured.
     """
 
     graph: GraphSource
@@ -53,6 +64,8 @@ class PredictionRequest:
     cluster: str | ClusterSpec | None = None
     power_limit_w: float | None = None
     strict: bool = False
+    layout: Layout = Layout.NCHW
+    framework_version: str = ""
 
     def __post_init__(self) -> None:
         # Enumerations may arrive as text, and numbers as numpy's, from any face; parsed here once, so that
@@ -71,8 +84,19 @@ class PredictionRequest:
             object.__setattr__(self, "batch", batch)
         if self.power_limit_w is not None:
             positive_number(self.power_limit_w, "power_limit_w", "power_limit_w", "watts above 0")
+        if self.framework_version and not _VERSION.match(self.framework_version):
+            raise InvalidRequest(
+                f"framework_version is {self.framework_version!r}; expected a release of torch, e.g. 2.4",
+                field="framework_version",
+            )
         object.__setattr__(self, "dims", _dims(self.dims))
         object.__setattr__(self, "input_shapes", _input_shapes(self.input_shapes))
+
+
+def version_number(text: str) -> float:
+    """`2.4` -> 2.04, `1.10` -> 1.1: versions as numbers that order; 0 for none."""
+    found = _VERSION.match(text)
+    return int(found.group(1)) + int(found.group(2)) / 100 if found else 0.0
 
 
 _KINDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
@@ -82,6 +106,7 @@ _KINDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("dims", (Mapping,), "numbers by name, e.g. {'sequence': 128}"),
     ("input_shapes", (Mapping,), "shapes by input name, e.g. {'image': (1, 3, 224, 224)}"),
     ("strict", (bool,), "True or False"),
+    ("framework_version", (str,), "a release as text, e.g. '2.4'"),
 )
 
 

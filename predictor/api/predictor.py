@@ -25,15 +25,17 @@ from predictor.features.graph import Graph
 from predictor.features.program_source import ProgramSource
 from predictor.features.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.models.aggregate_features import LATEST_VERSION, JobContext
 from predictor.models.bundle import Bundle
 from predictor.models.device_calibration import DeviceCalibration, stored_calibrations
 from predictor.models.memory import MemoryModel
 from predictor.models.op_time import OpTimeModel
 from predictor.models.power import PowerModel
 from predictor.models.power_profile import JobProfile
+from predictor.models.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
-from predictor.request import PredictionRequest
+from predictor.request import PredictionRequest, version_number
 from predictor.types import Explanation, Prediction
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class Predictor:
         self._bundle = bundle
         self._calibrations = stored_calibrations(bundle) if calibrations is None else list(calibrations)
         self._op_time = OpTimeModel.from_bundle(bundle)
+        self._step_time = StepTimeModel.from_bundle(bundle)
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
         self._sources = GraphSources()
@@ -191,7 +194,8 @@ class Predictor:
         cluster = _cluster(request, device)
         program_key, rank = self._rank(request)
         costs = self._costs.get_or(
-            (program_key, _device_key(device)), lambda: self._priced(rank.program, device, request)
+            (program_key, _device_key(device), request.framework_version),
+            lambda: self._priced(rank.program, device, request),
         )
         if not costs.time_s.any():
             raise InvalidGraph(
@@ -201,7 +205,7 @@ class Predictor:
         return Resolved(request, rank, device, cluster, costs)
 
     def _priced(self, program: Program, device: DeviceSpec, request: PredictionRequest) -> ProgramCosts:
-        costs = price_program(program, device, self._op_time)
+        costs = price_program(program, device, self._op_time, self._step_time, job_context(request))
         for calibration in self._calibrations:
             if calibration.is_of(device):
                 return calibrated_costs(program, costs, calibration, request.runtime)
@@ -210,7 +214,7 @@ class Predictor:
     def _rank(self, request: PredictionRequest) -> tuple[Hashable, RankProgram]:
         """One microbatch of one rank, and what its program is remembered under."""
         binding = Binding(_local_batch(request), request.dims, request.input_shapes)
-        options = (request.mode, request.precision, request.optimizer, request.runtime, request.strict)
+        options = (_job_key(request), request.strict)
         source, plan = request.graph, request.plan
         if not isinstance(source, str | bytes | os.PathLike | Graph):
             key: Hashable = (source.key, binding.batch, *options)
@@ -232,7 +236,8 @@ class Predictor:
             self._sources.key(request.graph),
             device,
             binding.key,
-            (request.mode, request.precision, request.optimizer, request.runtime),
+            _job_key(request),
+            request.framework_version,
             request.plan,
             cluster,
             request.power_limit_w,
@@ -274,6 +279,21 @@ def _captured(source: ProgramSource, binding: Binding, request: PredictionReques
     )
 
 
+def job_context(request: PredictionRequest) -> JobContext:
+    """What the step model is told of a job."""
+    return JobContext(
+        request.mode,
+        request.precision,
+        request.runtime,
+        request.layout,
+        version_number(request.framework_version) or LATEST_VERSION,
+    )
+
+
+def _job_key(request: PredictionRequest) -> Hashable:
+    return (request.mode, request.precision, request.optimizer, request.runtime, request.layout)
+
+
 def _device_key(device: DeviceSpec) -> Hashable:
     return repr(device)
 
@@ -287,6 +307,7 @@ def _program(graph: Graph, request: PredictionRequest) -> Program:
         precision=request.precision,
         optimizer=request.optimizer,
         runtime=request.runtime,
+        layout=request.layout,
         strict=request.strict,
     )
 

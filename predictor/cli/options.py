@@ -85,6 +85,21 @@ RuntimeOption: TypeAlias = Annotated[
         rich_help_panel=_JOB,
     ),
 ]
+LayoutOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--layout",
+        metavar="nchw|nhwc",
+        help="Of images; nhwc is torch's channels_last.",
+        rich_help_panel=_JOB,
+    ),
+]
+TorchOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--torch", metavar="VERSION", help="Release that runs the job, e.g. 2.4.", rich_help_panel=_JOB
+    ),
+]
 Dims: TypeAlias = Annotated[
     list[str],
     typer.Option(
@@ -173,6 +188,8 @@ class _JobFlags:
     mode: ModeOption = "infer"
     optimizer: OptimizerOption = "sgd"
     runtime: RuntimeOption = "eager"
+    layout: LayoutOption = "nchw"
+    torch: TorchOption = ""
     dim: Dims = field(default_factory=list)
     input_shape: InputShapes = field(default_factory=list)
     cluster: ClusterOption = None
@@ -189,16 +206,18 @@ class JobFlags(PlanFlags, _JobFlags):
     ) -> PredictionRequest:
         """The request they spell. Raises PerfcastError on values, a usage error on malformed pairs."""
         from predictor.request import PredictionRequest
-        from predictor.types import Mode, Optimizer, Precision, Runtime
+        from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 
         return PredictionRequest(
             graph=graph,
-            device=_read_device(device),
+            device=read_device(device),
             batch=batch,
             mode=Mode.parse(self.mode),
             precision=Precision.parse(precision),
             optimizer=Optimizer.parse(self.optimizer),
             runtime=Runtime.parse(self.runtime),
+            layout=Layout.parse(self.layout),
+            framework_version=self.torch,
             dims=parse_dims(self.dim),
             input_shapes=parse_shapes(self.input_shape),
             plan=self.plan(),
@@ -315,7 +334,7 @@ def _read_cluster(cluster: str | None) -> str | ClusterSpec | None:
     return load_cluster_file(cluster)
 
 
-def _read_device(device: str) -> str | DeviceSpec:
+def read_device(device: str) -> str | DeviceSpec:
     """A file becomes the device that it describes."""
     if not _is_file_name(device):
         return device

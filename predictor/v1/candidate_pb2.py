@@ -26,7 +26,7 @@ from predictor.v1 import graph_pb2 as predictor_dot_v1_dot_graph__pb2
 from predictor.v1 import hardware_pb2 as predictor_dot_v1_dot_hardware__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpredictor/v1/candidate.proto\x12\x0cpredictor.v1\x1a\x18predictor/v1/graph.proto\x1a\x1bpredictor/v1/hardware.proto\"\xd6\x05\n\x04Plan\x12\x0f\n\x02\x64p\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0c\x62ucket_bytes\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x14\n\x07overlap\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x0f\n\x02tp\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x0f\n\x02pp\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x0f\n\x02\x63p\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x0f\n\x02\x65p\x18\x07 \x01(\x03H\x06\x88\x01\x01\x12\x19\n\x11sequence_parallel\x18\x08 \x01(\x08\x12\x11\n\x04zero\x18\t \x01(\x03H\x07\x88\x01\x01\x12\x18\n\x0bshard_group\x18\n \x01(\x03H\x08\x88\x01\x01\x12\x19\n\x0cmicrobatches\x18\x0b \x01(\x03H\t\x88\x01\x01\x12(\n\x08schedule\x18\x0c \x01(\x0e\x32\x16.predictor.v1.Schedule\x12\x1b\n\x0evirtual_stages\x18\r \x01(\x03H\n\x88\x01\x01\x12*\n\trecompute\x18\x0e \x01(\x0e\x32\x17.predictor.v1.Recompute\x12\x1d\n\x10recompute_layers\x18\x0f \x01(\x03H\x0b\x88\x01\x01\x12&\n\x07offload\x18\x10 \x03(\x0e\x32\x15.predictor.v1.Offload\x12/\n\noffload_to\x18\x11 \x01(\x0e\x32\x1b.predictor.v1.OffloadTarget\x12%\n\x07\x63p_kind\x18\x12 \x01(\x0e\x32\x14.predictor.v1.CpKind\x12\x1b\n\x0eload_imbalance\x18\x13 \x01(\x01H\x0c\x88\x01\x01\x12\x11\n\tplacement\x18\x14 \x03(\tB\x05\n\x03_dpB\x0f\n\r_bucket_bytesB\n\n\x08_overlapB\x05\n\x03_tpB\x05\n\x03_ppB\x05\n\x03_cpB\x05\n\x03_epB\x07\n\x05_zeroB\x0e\n\x0c_shard_groupB\x0f\n\r_microbatchesB\x11\n\x0f_virtual_stagesB\x13\n\x11_recompute_layersB\x11\n\x0f_load_imbalance\"\xe3\x05\n\tCandidate\x12%\n\x05graph\x18\x01 \x01(\x0b\x32\x16.predictor.v1.GraphRef\x12\x13\n\tdevice_id\x18\x02 \x01(\tH\x00\x12/\n\x0b\x64\x65vice_spec\x18\x03 \x01(\x0b\x32\x18.predictor.v1.DeviceSpecH\x00\x12\x12\n\x05\x62\x61tch\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12 \n\x04mode\x18\x05 \x01(\x0e\x32\x12.predictor.v1.Mode\x12*\n\tprecision\x18\x06 \x01(\x0e\x32\x17.predictor.v1.Precision\x12*\n\toptimizer\x18\x07 \x01(\x0e\x32\x17.predictor.v1.Optimizer\x12&\n\x07runtime\x18\x08 \x01(\x0e\x32\x15.predictor.v1.Runtime\x12/\n\x04\x64ims\x18\t \x03(\x0b\x32!.predictor.v1.Candidate.DimsEntry\x12>\n\x0cinput_shapes\x18\n \x03(\x0b\x32(.predictor.v1.Candidate.InputShapesEntry\x12 \n\x04plan\x18\x0b \x01(\x0b\x32\x12.predictor.v1.Plan\x12\x14\n\ncluster_id\x18\x0c \x01(\tH\x01\x12\x31\n\x0c\x63luster_spec\x18\r \x01(\x0b\x32\x19.predictor.v1.ClusterSpecH\x01\x12\x1a\n\rpower_limit_w\x18\x0e \x01(\x01H\x03\x88\x01\x01\x12\x0e\n\x06strict\x18\x0f \x01(\x08\x1a+\n\tDimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1aM\n\x10InputShapesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.predictor.v1.TensorShape:\x02\x38\x01\x42\x08\n\x06\x64\x65viceB\t\n\x07\x63lusterB\x08\n\x06_batchB\x10\n\x0e_power_limit_w*<\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0e\n\nMODE_INFER\x10\x01\x12\x0e\n\nMODE_TRAIN\x10\x02*\x9d\x01\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x12\n\x0ePRECISION_FP32\x10\x01\x12\x12\n\x0ePRECISION_TF32\x10\x02\x12\x12\n\x0ePRECISION_FP16\x10\x03\x12\x12\n\x0ePRECISION_BF16\x10\x04\x12\x11\n\rPRECISION_AMP\x10\x05\x12\x12\n\x0ePRECISION_FP64\x10\x06*\x8e\x01\n\tOptimizer\x12\x19\n\x15OPTIMIZER_UNSPECIFIED\x10\x00\x12\x12\n\x0eOPTIMIZER_NONE\x10\x01\x12\x11\n\rOPTIMIZER_SGD\x10\x02\x12\x16\n\x12OPTIMIZER_MOMENTUM\x10\x03\x12\x12\n\x0eOPTIMIZER_ADAM\x10\x04\x12\x13\n\x0fOPTIMIZER_ADAMW\x10\x05*z\n\x07Runtime\x12\x17\n\x13RUNTIME_UNSPECIFIED\x10\x00\x12\x11\n\rRUNTIME_EAGER\x10\x01\x12\x14\n\x10RUNTIME_COMPILED\x10\x02\x12\x17\n\x13RUNTIME_ONNXRUNTIME\x10\x03\x12\x14\n\x10RUNTIME_TENSORRT\x10\x04*\x86\x01\n\x08Schedule\x12\x18\n\x14SCHEDULE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSCHEDULE_GPIPE\x10\x01\x12\x18\n\x14SCHEDULE_ONE_F_ONE_B\x10\x02\x12\x18\n\x14SCHEDULE_INTERLEAVED\x10\x03\x12\x18\n\x14SCHEDULE_ZERO_BUBBLE\x10\x04*g\n\tRecompute\x12\x19\n\x15RECOMPUTE_UNSPECIFIED\x10\x00\x12\x12\n\x0eRECOMPUTE_NONE\x10\x01\x12\x17\n\x13RECOMPUTE_SELECTIVE\x10\x02\x12\x12\n\x0eRECOMPUTE_FULL\x10\x03*j\n\x07Offload\x12\x17\n\x13OFFLOAD_UNSPECIFIED\x10\x00\x12\x15\n\x11OFFLOAD_OPTIMIZER\x10\x01\x12\x16\n\x12OFFLOAD_PARAMETERS\x10\x02\x12\x17\n\x13OFFLOAD_ACTIVATIONS\x10\x03*`\n\rOffloadTarget\x12\x1e\n\x1aOFFLOAD_TARGET_UNSPECIFIED\x10\x00\x12\x16\n\x12OFFLOAD_TARGET_CPU\x10\x01\x12\x17\n\x13OFFLOAD_TARGET_NVME\x10\x02*K\n\x06\x43pKind\x12\x17\n\x13\x43P_KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43P_KIND_RING\x10\x01\x12\x16\n\x12\x43P_KIND_ALL_TO_ALL\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpredictor/v1/candidate.proto\x12\x0cpredictor.v1\x1a\x18predictor/v1/graph.proto\x1a\x1bpredictor/v1/hardware.proto\"\xd6\x05\n\x04Plan\x12\x0f\n\x02\x64p\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0c\x62ucket_bytes\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x14\n\x07overlap\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x0f\n\x02tp\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x0f\n\x02pp\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x0f\n\x02\x63p\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x0f\n\x02\x65p\x18\x07 \x01(\x03H\x06\x88\x01\x01\x12\x19\n\x11sequence_parallel\x18\x08 \x01(\x08\x12\x11\n\x04zero\x18\t \x01(\x03H\x07\x88\x01\x01\x12\x18\n\x0bshard_group\x18\n \x01(\x03H\x08\x88\x01\x01\x12\x19\n\x0cmicrobatches\x18\x0b \x01(\x03H\t\x88\x01\x01\x12(\n\x08schedule\x18\x0c \x01(\x0e\x32\x16.predictor.v1.Schedule\x12\x1b\n\x0evirtual_stages\x18\r \x01(\x03H\n\x88\x01\x01\x12*\n\trecompute\x18\x0e \x01(\x0e\x32\x17.predictor.v1.Recompute\x12\x1d\n\x10recompute_layers\x18\x0f \x01(\x03H\x0b\x88\x01\x01\x12&\n\x07offload\x18\x10 \x03(\x0e\x32\x15.predictor.v1.Offload\x12/\n\noffload_to\x18\x11 \x01(\x0e\x32\x1b.predictor.v1.OffloadTarget\x12%\n\x07\x63p_kind\x18\x12 \x01(\x0e\x32\x14.predictor.v1.CpKind\x12\x1b\n\x0eload_imbalance\x18\x13 \x01(\x01H\x0c\x88\x01\x01\x12\x11\n\tplacement\x18\x14 \x03(\tB\x05\n\x03_dpB\x0f\n\r_bucket_bytesB\n\n\x08_overlapB\x05\n\x03_tpB\x05\n\x03_ppB\x05\n\x03_cpB\x05\n\x03_epB\x07\n\x05_zeroB\x0e\n\x0c_shard_groupB\x0f\n\r_microbatchesB\x11\n\x0f_virtual_stagesB\x13\n\x11_recompute_layersB\x11\n\x0f_load_imbalance\"\xa4\x06\n\tCandidate\x12%\n\x05graph\x18\x01 \x01(\x0b\x32\x16.predictor.v1.GraphRef\x12\x13\n\tdevice_id\x18\x02 \x01(\tH\x00\x12/\n\x0b\x64\x65vice_spec\x18\x03 \x01(\x0b\x32\x18.predictor.v1.DeviceSpecH\x00\x12\x12\n\x05\x62\x61tch\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12 \n\x04mode\x18\x05 \x01(\x0e\x32\x12.predictor.v1.Mode\x12*\n\tprecision\x18\x06 \x01(\x0e\x32\x17.predictor.v1.Precision\x12*\n\toptimizer\x18\x07 \x01(\x0e\x32\x17.predictor.v1.Optimizer\x12&\n\x07runtime\x18\x08 \x01(\x0e\x32\x15.predictor.v1.Runtime\x12/\n\x04\x64ims\x18\t \x03(\x0b\x32!.predictor.v1.Candidate.DimsEntry\x12>\n\x0cinput_shapes\x18\n \x03(\x0b\x32(.predictor.v1.Candidate.InputShapesEntry\x12 \n\x04plan\x18\x0b \x01(\x0b\x32\x12.predictor.v1.Plan\x12\x14\n\ncluster_id\x18\x0c \x01(\tH\x01\x12\x31\n\x0c\x63luster_spec\x18\r \x01(\x0b\x32\x19.predictor.v1.ClusterSpecH\x01\x12\x1a\n\rpower_limit_w\x18\x0e \x01(\x01H\x03\x88\x01\x01\x12\x0e\n\x06strict\x18\x0f \x01(\x08\x12$\n\x06layout\x18\x10 \x01(\x0e\x32\x14.predictor.v1.Layout\x12\x19\n\x11\x66ramework_version\x18\x11 \x01(\t\x1a+\n\tDimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1aM\n\x10InputShapesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.predictor.v1.TensorShape:\x02\x38\x01\x42\x08\n\x06\x64\x65viceB\t\n\x07\x63lusterB\x08\n\x06_batchB\x10\n\x0e_power_limit_w*B\n\x06Layout\x12\x16\n\x12LAYOUT_UNSPECIFIED\x10\x00\x12\x0f\n\x0bLAYOUT_NCHW\x10\x01\x12\x0f\n\x0bLAYOUT_NHWC\x10\x02*<\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0e\n\nMODE_INFER\x10\x01\x12\x0e\n\nMODE_TRAIN\x10\x02*\x9d\x01\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x12\n\x0ePRECISION_FP32\x10\x01\x12\x12\n\x0ePRECISION_TF32\x10\x02\x12\x12\n\x0ePRECISION_FP16\x10\x03\x12\x12\n\x0ePRECISION_BF16\x10\x04\x12\x11\n\rPRECISION_AMP\x10\x05\x12\x12\n\x0ePRECISION_FP64\x10\x06*\x8e\x01\n\tOptimizer\x12\x19\n\x15OPTIMIZER_UNSPECIFIED\x10\x00\x12\x12\n\x0eOPTIMIZER_NONE\x10\x01\x12\x11\n\rOPTIMIZER_SGD\x10\x02\x12\x16\n\x12OPTIMIZER_MOMENTUM\x10\x03\x12\x12\n\x0eOPTIMIZER_ADAM\x10\x04\x12\x13\n\x0fOPTIMIZER_ADAMW\x10\x05*z\n\x07Runtime\x12\x17\n\x13RUNTIME_UNSPECIFIED\x10\x00\x12\x11\n\rRUNTIME_EAGER\x10\x01\x12\x14\n\x10RUNTIME_COMPILED\x10\x02\x12\x17\n\x13RUNTIME_ONNXRUNTIME\x10\x03\x12\x14\n\x10RUNTIME_TENSORRT\x10\x04*\x86\x01\n\x08Schedule\x12\x18\n\x14SCHEDULE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSCHEDULE_GPIPE\x10\x01\x12\x18\n\x14SCHEDULE_ONE_F_ONE_B\x10\x02\x12\x18\n\x14SCHEDULE_INTERLEAVED\x10\x03\x12\x18\n\x14SCHEDULE_ZERO_BUBBLE\x10\x04*g\n\tRecompute\x12\x19\n\x15RECOMPUTE_UNSPECIFIED\x10\x00\x12\x12\n\x0eRECOMPUTE_NONE\x10\x01\x12\x17\n\x13RECOMPUTE_SELECTIVE\x10\x02\x12\x12\n\x0eRECOMPUTE_FULL\x10\x03*j\n\x07Offload\x12\x17\n\x13OFFLOAD_UNSPECIFIED\x10\x00\x12\x15\n\x11OFFLOAD_OPTIMIZER\x10\x01\x12\x16\n\x12OFFLOAD_PARAMETERS\x10\x02\x12\x17\n\x13OFFLOAD_ACTIVATIONS\x10\x03*`\n\rOffloadTarget\x12\x1e\n\x1aOFFLOAD_TARGET_UNSPECIFIED\x10\x00\x12\x16\n\x12OFFLOAD_TARGET_CPU\x10\x01\x12\x17\n\x13OFFLOAD_TARGET_NVME\x10\x02*K\n\x06\x43pKind\x12\x17\n\x13\x43P_KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43P_KIND_RING\x10\x01\x12\x16\n\x12\x43P_KIND_ALL_TO_ALL\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,30 +37,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANDIDATE_DIMSENTRY']._serialized_options = b'8\001'
   _globals['_CANDIDATE_INPUTSHAPESENTRY']._loaded_options = None
   _globals['_CANDIDATE_INPUTSHAPESENTRY']._serialized_options = b'8\001'
-  _globals['_MODE']._serialized_start=1572
-  _globals['_MODE']._serialized_end=1632
-  _globals['_PRECISION']._serialized_start=1635
-  _globals['_PRECISION']._serialized_end=1792
-  _globals['_OPTIMIZER']._serialized_start=1795
-  _globals['_OPTIMIZER']._serialized_end=1937
-  _globals['_RUNTIME']._serialized_start=1939
-  _globals['_RUNTIME']._serialized_end=2061
-  _globals['_SCHEDULE']._serialized_start=2064
-  _globals['_SCHEDULE']._serialized_end=2198
-  _globals['_RECOMPUTE']._serialized_start=2200
-  _globals['_RECOMPUTE']._serialized_end=2303
-  _globals['_OFFLOAD']._serialized_start=2305
-  _globals['_OFFLOAD']._serialized_end=2411
-  _globals['_OFFLOADTARGET']._serialized_start=2413
-  _globals['_OFFLOADTARGET']._serialized_end=2509
-  _globals['_CPKIND']._serialized_start=2511
-  _globals['_CPKIND']._serialized_end=2586
+  _globals['_LAYOUT']._serialized_start=1637
+  _globals['_LAYOUT']._serialized_end=1703
+  _globals['_MODE']._serialized_start=1705
+  _globals['_MODE']._serialized_end=1765
+  _globals['_PRECISION']._serialized_start=1768
+  _globals['_PRECISION']._serialized_end=1925
+  _globals['_OPTIMIZER']._serialized_start=1928
+  _globals['_OPTIMIZER']._serialized_end=2070
+  _globals['_RUNTIME']._serialized_start=2072
+  _globals['_RUNTIME']._serialized_end=2194
+  _globals['_SCHEDULE']._serialized_start=2197
+  _globals['_SCHEDULE']._serialized_end=2331
+  _globals['_RECOMPUTE']._serialized_start=2333
+  _globals['_RECOMPUTE']._serialized_end=2436
+  _globals['_OFFLOAD']._serialized_start=2438
+  _globals['_OFFLOAD']._serialized_end=2544
+  _globals['_OFFLOADTARGET']._serialized_start=2546
+  _globals['_OFFLOADTARGET']._serialized_end=2642
+  _globals['_CPKIND']._serialized_start=2644
+  _globals['_CPKIND']._serialized_end=2719
   _globals['_PLAN']._serialized_start=102
   _globals['_PLAN']._serialized_end=828
   _globals['_CANDIDATE']._serialized_start=831
-  _globals['_CANDIDATE']._serialized_end=1570
-  _globals['_CANDIDATE_DIMSENTRY']._serialized_start=1399
-  _globals['_CANDIDATE_DIMSENTRY']._serialized_end=1442
-  _globals['_CANDIDATE_INPUTSHAPESENTRY']._serialized_start=1444
-  _globals['_CANDIDATE_INPUTSHAPESENTRY']._serialized_end=1521
+  _globals['_CANDIDATE']._serialized_end=1635
+  _globals['_CANDIDATE_DIMSENTRY']._serialized_start=1464
+  _globals['_CANDIDATE_DIMSENTRY']._serialized_end=1507
+  _globals['_CANDIDATE_INPUTSHAPESENTRY']._serialized_start=1509
+  _globals['_CANDIDATE_INPUTSHAPESENTRY']._serialized_end=1586
 # @@protoc_insertion_point(module_scope)

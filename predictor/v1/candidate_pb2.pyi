@@ -9,6 +9,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Layout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LAYOUT_UNSPECIFIED: _ClassVar[Layout]
+    LAYOUT_NCHW: _ClassVar[Layout]
+    LAYOUT_NHWC: _ClassVar[Layout]
+
 class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MODE_UNSPECIFIED: _ClassVar[Mode]
@@ -75,6 +81,9 @@ class CpKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CP_KIND_UNSPECIFIED: _ClassVar[CpKind]
     CP_KIND_RING: _ClassVar[CpKind]
     CP_KIND_ALL_TO_ALL: _ClassVar[CpKind]
+LAYOUT_UNSPECIFIED: Layout
+LAYOUT_NCHW: Layout
+LAYOUT_NHWC: Layout
 MODE_UNSPECIFIED: Mode
 MODE_INFER: Mode
 MODE_TRAIN: Mode
@@ -161,7 +170,7 @@ class Plan(_message.Message):
     def __init__(self, dp: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., overlap: bool = ..., tp: _Optional[int] = ..., pp: _Optional[int] = ..., cp: _Optional[int] = ..., ep: _Optional[int] = ..., sequence_parallel: bool = ..., zero: _Optional[int] = ..., shard_group: _Optional[int] = ..., microbatches: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., virtual_stages: _Optional[int] = ..., recompute: _Optional[_Union[Recompute, str]] = ..., recompute_layers: _Optional[int] = ..., offload: _Optional[_Iterable[_Union[Offload, str]]] = ..., offload_to: _Optional[_Union[OffloadTarget, str]] = ..., cp_kind: _Optional[_Union[CpKind, str]] = ..., load_imbalance: _Optional[float] = ..., placement: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("graph", "device_id", "device_spec", "batch", "mode", "precision", "optimizer", "runtime", "dims", "input_shapes", "plan", "cluster_id", "cluster_spec", "power_limit_w", "strict")
+    __slots__ = ("graph", "device_id", "device_spec", "batch", "mode", "precision", "optimizer", "runtime", "dims", "input_shapes", "plan", "cluster_id", "cluster_spec", "power_limit_w", "strict", "layout", "framework_version")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +200,8 @@ class Candidate(_message.Message):
     CLUSTER_SPEC_FIELD_NUMBER: _ClassVar[int]
     POWER_LIMIT_W_FIELD_NUMBER: _ClassVar[int]
     STRICT_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    FRAMEWORK_VERSION_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.GraphRef
     device_id: str
     device_spec: _hardware_pb2.DeviceSpec
@@ -206,4 +217,6 @@ class Candidate(_message.Message):
     cluster_spec: _hardware_pb2.ClusterSpec
     power_limit_w: float
     strict: bool
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.GraphRef, _Mapping]] = ..., device_id: _Optional[str] = ..., device_spec: _Optional[_Union[_hardware_pb2.DeviceSpec, _Mapping]] = ..., batch: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., precision: _Optional[_Union[Precision, str]] = ..., optimizer: _Optional[_Union[Optimizer, str]] = ..., runtime: _Optional[_Union[Runtime, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., input_shapes: _Optional[_Mapping[str, _graph_pb2.TensorShape]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., cluster_id: _Optional[str] = ..., cluster_spec: _Optional[_Union[_hardware_pb2.ClusterSpec, _Mapping]] = ..., power_limit_w: _Optional[float] = ..., strict: bool = ...) -> None: ...
+    layout: Layout
+    framework_version: str
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.GraphRef, _Mapping]] = ..., device_id: _Optional[str] = ..., device_spec: _Optional[_Union[_hardware_pb2.DeviceSpec, _Mapping]] = ..., batch: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., precision: _Optional[_Union[Precision, str]] = ..., optimizer: _Optional[_Union[Optimizer, str]] = ..., runtime: _Optional[_Union[Runtime, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., input_shapes: _Optional[_Mapping[str, _graph_pb2.TensorShape]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., cluster_id: _Optional[str] = ..., cluster_spec: _Optional[_Union[_hardware_pb2.ClusterSpec, _Mapping]] = ..., power_limit_w: _Optional[float] = ..., strict: bool = ..., layout: _Optional[_Union[Layout, str]] = ..., framework_version: _Optional[str] = ...) -> None: ...

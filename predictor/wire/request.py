@@ -11,7 +11,7 @@ from predictor.errors import InvalidRequest, UnknownGraph, UnknownName
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
-from predictor.types import Mode, Optimizer, Precision, Runtime
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 from predictor.v1 import candidate_pb2 as pb
 from predictor.v1 import graph_pb2
 from predictor.wire.hardware import cluster_from_proto, cluster_to_proto, device_from_proto, device_to_proto
@@ -34,6 +34,7 @@ _CHOICES: Mapping[str, _ChoiceMap] = {
     "precision": _numbers(Precision, "PRECISION", dict(pb.Precision.items())),
     "optimizer": _numbers(Optimizer, "OPTIMIZER", dict(pb.Optimizer.items())),
     "runtime": _numbers(Runtime, "RUNTIME", dict(pb.Runtime.items())),
+    "layout": _numbers(Layout, "LAYOUT", dict(pb.Layout.items())),
 }
 _ENUM_NUMBERS: Mapping[str, Mapping[StrEnum, int]] = {
     name: {member: number for number, member in choices.items()} for name, choices in _CHOICES.items()
@@ -49,6 +50,7 @@ def request_to_proto(request: PredictionRequest, model_id: str) -> pb.Candidate:
         graph=graph_pb2.GraphRef(model_id=model_id),
         dims=dict(request.dims),
         strict=request.strict,
+        framework_version=request.framework_version,
         **choices,
     )
     if isinstance(request.device, DeviceSpec):
@@ -83,6 +85,7 @@ def request_from_proto(message: pb.Candidate) -> PredictionRequest:
         cluster=_cluster(message),
         power_limit_w=message.power_limit_w if message.HasField("power_limit_w") else None,
         strict=message.strict,
+        framework_version=message.framework_version,
         **choices,
     )
 
