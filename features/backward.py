@@ -10,6 +10,7 @@ from predictor.features.gradient_strides import GradientStrides
 from predictor.features.graph import IN_PLACE, Graph, Node, Value
 from predictor.features.liveness import MemoryStep, Part, Step, gradient_bytes
 from predictor.features.op_view import element_bits, vector_compute
+from predictor.features.ops.collectives import GATHERS_AGAIN
 from predictor.features.rules import Backward
 from predictor.features.work import Elements, Family, OpInstance, OpWork, ParameterGradient, Phase
 
@@ -39,6 +40,12 @@ class BackwardPass:
         self._nodes = nodes
         self._evaluated = evaluated
         self._needs_gradient = needs_gradient
+        self._gathered = {node.outputs[0] for node in nodes if GATHERS_AGAIN in node.attributes}
+        self._made_by = (
+            {name: index for index, node in enumerate(nodes) for name in node.outputs}
+            if self._gathered
+            else {}
+        )
         self._additions: dict[str, OpWork] = {}
         self._steps: dict[int, BackwardStep] = {}
         self.seeds: frozenset[str] = frozenset()
@@ -99,11 +106,24 @@ class BackwardPass:
         return [replace(op, work=op.work.in_phase(Phase.BACKWARD)) for op in found.ops(node)]
 
     def _kept(self, name: str, backward: Backward) -> str:
-        """The value that stays alive for `name`: the origin of a copy that the kernel makes by itself."""
+        """What stays alive for `name`: the shard it is gathered from, the origin of a kernel's own copy."""
+        if self._gathered and (shard := self._shard_of(name)) is not None:
+            return shard
         index = self._graph.producer.get(name) if backward.copies_inside else None
         if index is None or self._graph.nodes[index].op_type != _COPY:
             return name
         return self._graph.nodes[index].inputs[0]
+
+    def _shard_of(self, name: str) -> str | None:
+        """The shard that is kept of a value (or of what it views) which backward gathers again."""
+        while (index := self._made_by.get(name)) is not None:
+            node = self._nodes[index]
+            if name in self._gathered:
+                return node.inputs[0]
+            if self._evaluated[index].forward or not node.inputs:
+                return None
+            name = node.inputs[0]
+        return None
 
     def _seed(self, ops: list[OpInstance]) -> set[str]:
         """Gradients of the outputs that nothing else reads (all outputs, if every one is read)."""

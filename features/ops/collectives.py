@@ -32,6 +32,8 @@ COLLECTIVE_OPS = frozenset(
     }
 )
 """No compiler fuses across these."""
+GATHERS_AGAIN = "gathers_again"
+"""Attribute of an AllGather whose result backward gathers once more instead of keeping it."""
 
 
 def transfer_work(
@@ -136,7 +138,7 @@ def all_gather_backward(op: OpView) -> Backward:
     if op.text("backward") == "slice":
         return Backward(passes=(op.input(0).name,))
     works = [exchange(op, Collective.REDUCE_SCATTER, op.output(), op.input(0), Phase.BACKWARD)]
-    if op.integer("gathers_again"):
+    if op.integer(GATHERS_AGAIN):
         works.insert(0, exchange(op, Collective.ALL_GATHER, op.input(0), op.output(), Phase.BACKWARD))
     return Backward(tuple(works))
 

@@ -18,8 +18,6 @@ from predictor.parallel.sharding.layout import Split, cut, fits
 # FLOPs that are worth one byte between ranks. Fast links and slow cores give 100 (V100 and NVLink in FP32),
 # fast cores and slow links far more; who asks for tensor parallelism wants the weights split too, so low.
 FLOPS_PER_BYTE = 32
-# What one more exchange costs, as bytes.
-_START_BYTES = 16 * 1024
 # A region with less of all FLOPs and less of all parameters is left whole: routers, small heads.
 _SMALLEST_SHARE = 1e-4
 # A region whose work others split already, but for this share, is not worth its exchange: the features
@@ -99,7 +97,10 @@ def choose(book: Book, stream: Region) -> Choice:
 
 
 def _splits_samples(book: Book, region: Region, stream: Region) -> bool:
-    """Whether the region parts the data itself (learned positions lead there), not a weight's features."""
+    """Whether the region parts the data itself, or learned positions, and not a weight's features."""
+    nodes = (book.graph.nodes[index] for index in region.axes)
+    if all(name in book.weights for node in nodes for name in node.outputs):
+        return True
     return any(
         name in book.graph.inputs or stream.layout.get(name) == split
         for name, split in region.layout.items()
@@ -141,13 +142,11 @@ def _weighed(book: Book, region: Region) -> _Candidate:
     once = (parts - 1) / parts
     factor = _GRADIENT_FACTOR if book.training else 1
     exchanged = 0.0
-    count = 0
     entering: set[str] = set()
     for index, axis in region.axes.items():
         node = graph.nodes[index]
         if axis.sums:
             exchanged += sum(2 * once * book.sum_bytes(name) for name in node.outputs if name)
-            count += 1
         else:
             entering.update(
                 name
@@ -169,11 +168,10 @@ def _weighed(book: Book, region: Region) -> _Candidate:
         if name in region.layout and name in book.with_gradient
     }
     exchanged += sum(once * book.size_bytes(name) for name in cut_off)
-    count += len(gathered) + len(cut_off)
     flops = {index: factor * book.work(index).matrix_flops for index in region.axes}
     return _Candidate(
         region,
-        exchanged + _START_BYTES * (count + len(entering)),
+        exchanged,
         {index: value for index, value in flops.items() if value},
         {name: book.size_bytes(name) for name in region.layout if name in graph.parameters},
     )

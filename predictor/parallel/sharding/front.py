@@ -17,7 +17,7 @@ from predictor.parallel.sharding.book import Book
 from predictor.parallel.sharding.choose import Choice, choose
 from predictor.parallel.sharding.experts import split_experts
 from predictor.parallel.sharding.follow import Region
-from predictor.parallel.sharding.layout import is_exact
+from predictor.parallel.sharding.layout import Split, is_exact
 from predictor.parallel.sharding.realise import Realised, Wanted, realise
 from predictor.parallel.sharding.registry import Axis
 from predictor.parallel.sharding.regroup import with_sums_together
@@ -39,15 +39,20 @@ class ParameterShard:
 
     Attributes:
         shape, local_shape: whole, and on a rank.
-        split_over: groups whose ranks hold different parts. `ep` among them: an expert's, whose gradient is
-            averaged over `expert_dp` instead of `dp`.
+        splits: groups whose ranks hold different parts, and how they are cut. `ep` among them: an expert's,
+            whose gradient is averaged over `expert_dp` instead of `dp`.
         partial_over: groups whose ranks each hold a part of the gradient's sum, to be all-reduced besides dp.
     """
 
     shape: Shape
     local_shape: Shape
-    split_over: tuple[str, ...] = ()
+    splits: tuple[tuple[str, Split], ...] = ()
     partial_over: tuple[str, ...] = ()
+
+    @property
+    def split_over(self) -> tuple[str, ...]:
+        """Groups whose ranks hold different parts."""
+        return tuple(group for group, _ in self.splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def sharding(graph: Graph, plan: Plan, *, training: bool) -> Sharding:
         shapes = {name: graph.values[name].shape for name in graph.parameters}
         return Sharding(graph, {name: ParameterShard(shape, shape) for name, shape in shapes.items()})
     local, notes = graph, []
-    split: dict[str, list[str]] = {name: [] for name in graph.parameters}
+    split: dict[str, list[tuple[str, Split]]] = {name: [] for name in graph.parameters}
     partial: dict[str, list[str]] = {name: [] for name in graph.parameters}
     for group, parts in (("cp", plan.cp), ("ep", plan.ep), ("tp", plan.tp)):
         if parts == 1:
@@ -84,8 +89,8 @@ def sharding(graph: Graph, plan: Plan, *, training: bool) -> Sharding:
         made, said = _PASSES[group](local, plan, training)
         local = made.graph
         notes += said
-        for name in made.split:
-            split[name].append(group)
+        for name, place in made.split.items():
+            split[name].append((group, place))
         for name in made.partial:
             partial[name].append(group)
     parameters = {

@@ -101,7 +101,10 @@ def reshaped(split: Split, source: Shape, target: Shape, parts: int) -> Split | 
 
 
 def _inside(split: Split, source: Shape, target: Shape, dim: int, parts: int) -> Recut | None:
-    """The cut of the source's dimension that keeps a few leading factors of it on every rank."""
+    """The cut of the source's dimension that keeps a few leading factors of it on every rank.
+
+    Joint weights are followed by heads and their size; two heads and their size are no joint weights.
+    """
     before = prod(source[: split.dim])
     for inner in range(dim + 1, len(target)):
         leading = prod(target[:inner])
@@ -109,6 +112,7 @@ def _inside(split: Split, source: Shape, target: Shape, dim: int, parts: int) ->
         if rest or source[split.dim] % kept or prod(target[dim:inner]) > _FEW:
             return None
         if target[inner] > 1:
-            fitting = target[inner] % parts == 0 and kept > split.outer
+            joint = prod(target[inner + 1 :]) > prod(source[split.dim + 1 :])
+            fitting = joint and target[inner] % parts == 0 and kept > split.outer
             return Recut(Split(split.dim, kept, (source[split.dim] // kept,))) if fitting else None
     return None

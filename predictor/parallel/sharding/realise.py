@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from predictor.features.graph import IN_PLACE, Attribute, Graph, Node, Value
+from predictor.features.ops.collectives import GATHERS_AGAIN
 from predictor.parallel.sharding.book import Book
 from predictor.parallel.sharding.choose import FLOPS_PER_BYTE
 from predictor.parallel.sharding.layout import Split, local_shape
@@ -198,7 +199,7 @@ class _Realiser:
         if target is None:
             local = self._exchange("AllReduce", held.name, None, {IN_PLACE: 1})
         else:
-            local = self._exchange("ReduceScatter", held.name, target)
+            local = self._exchange("ReduceScatter", held.name, target, _cut(target))
         self._held[name] = _Held(local, target)
         return self._held[name]
 
@@ -263,13 +264,13 @@ class _Realiser:
                 return self._move_again(self._graph.nodes[self._graph.producer[name]], source)
             if held.split is None:
                 return self._exchange("GradientAllReduce", held.name, None)
-            attributes: dict[str, Attribute] = (
-                {"backward": "slice"} if whole_gradient else {"gathers_again": 1}
-            )
+            attributes: dict[str, Attribute] = {"backward": "slice"} if whole_gradient else {GATHERS_AGAIN: 1}
+            attributes |= _cut(held.split)
             return self._exchange("AllGather", held.name, None, attributes, whole=name)
         if held.split is None:
-            return self._exchange("Scatter", held.name, place)
-        return self._exchange("AllToAll", held.name, place, whole=name)
+            return self._exchange("Scatter", held.name, place, _cut(place))
+        cuts = {f"from_{key}": given for key, given in _cut(held.split).items()} | _cut(place)
+        return self._exchange("AllToAll", held.name, place, cuts, whole=name)
 
     def _move_again(self, node: Node, source: str) -> str:
         whole = self._graph.values[node.outputs[0]]
@@ -358,3 +359,8 @@ class _Realiser:
         if split is None:
             return total + backward
         return total + (size + backward) / self._parts
+
+
+def _cut(split: Split) -> dict[str, Attribute]:
+    """A split as attributes of an exchange."""
+    return {"axis": split.dim, "outer": split.outer, "sizes": split.sizes}
