@@ -46,8 +46,11 @@ from predictor.types import Notice
 MAXIMUM_ELEMENTS = 2**63 - 1
 _DEFAULT_VERSION = 1
 _PREFIX_LENGTH = 120
-# Nodes that bodies and functions may add to those of the file: loops in loops multiply.
-_OPENED_LIMIT = 30_000
+# Nodes that bodies and functions may add to those of the file: loops in loops multiply. Where a file is read
+# twice, as exported and as asked for, both count.
+_OPENED_LIMIT = 20_000
+# Of these, nodes of loops that are run on trial, to see whether they end by themselves: tries in tries multiply.
+_TRIED_LIMIT = 5_000
 # Nodes that are gone over when bodies are opened, those of bodies in them included, at every level again.
 _MOVED_LIMIT = 60_000
 _NOTE_LIMIT = 32
@@ -99,12 +102,18 @@ class _Walk:
         self.prefixes: set[str] = set()
         self.count = 0
         self.moved = 0
+        self.tried = 0
+        self.trials = 0
+        """How many loops that are run on trial the walk is in."""
         self.limit = min(NODE_LIMIT, len(model.graph.node) + _OPENED_LIMIT)
         self.traced: Mapping[str, TensorType] | None = None
         if binding.traced is not None:
             # Read as exported first: only so does it show which dimensions of a constant held the batch.
             exported = Binding(binding.traced, binding.symbols, binding.replaced_batch or 1)
-            self.traced = _Walk(model, exported, opsets, hints).run().types
+            first = _Walk(model, exported, opsets, hints)
+            self.traced = first.run().types
+            self.limit -= max(0, first.count - len(model.graph.node))
+            self.moved = first.moved
 
     def run(self) -> TypedModel:
         graph = self.model.graph
@@ -142,6 +151,9 @@ class _Walk:
                     f"bodies (If, Loop, Scan) and functions open to more than {_OPENED_LIMIT} nodes",
                     limit=OPENING_LIMIT,
                 )
+            self.tried += self.trials > 0
+            if self.trials and self.tried > _TRIED_LIMIT:
+                raise InvalidGraph("loops on trial open to too much; only a try is given up")
             if self.hints:
                 self.names.update((call.node.name, *call.outputs))
             attributes = read_attributes(call.node)

@@ -93,7 +93,7 @@ def _loop(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[Typed
             # The body itself says that it runs once.
             most, given = 1, 1
         elif goes_on is None and most is None:
-            counted = _unrolled(loop, "try/", UNROLL_NODES // max(1, len(body.node)), must_end=True)
+            counted = _counted(loop, UNROLL_NODES // max(1, len(body.node)))
             if counted is not None:
                 return counted
     exact = given is not None or goes_on is not None
@@ -205,6 +205,15 @@ def _grown(before: TensorType, after: TensorType, trips: int) -> TensorType:
         return after
     dims = tuple(max(0, a + (b - a) * (trips - 1)) for a, b in zip(first, second, strict=True))
     return TensorType(after.elem_type, dims)
+
+
+def _counted(loop: _Loop, most: int) -> list[TypedCall] | None:
+    """The trips of a loop that is run on trial until it ends by itself; None where it does not."""
+    loop.walk.trials += 1
+    try:
+        return _unrolled(loop, "try/", most, must_end=True)
+    finally:
+        loop.walk.trials -= 1
 
 
 def _unrolled(loop: _Loop, stem: str, most: int, *, must_end: bool) -> list[TypedCall] | None:

@@ -33,6 +33,7 @@ class Walker(Protocol):
     types: dict[str, TensorType]
     contents: dict[str, Array]
     hints: Hints
+    trials: int
 
     @property
     def declared(self) -> Mapping[str, TensorType]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper
 
 from predictor.errors import InvalidGraph, UnboundSymbol
-from predictor.features import structure
+from predictor.features import structure, type_inference
 from predictor.features.builder import GraphBuilder
 from predictor.features.model_file import DEPTH_LIMIT, NODE_LIMIT
 from predictor.features.program import build_program
@@ -316,6 +317,22 @@ def test_loops_in_loops_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_graph(_loops(6)).values["y"].shape == (1, 1, 1, 1, 1, 1, 2, 3)
     monkeypatch.setattr("predictor.features.type_inference._OPENED_LIMIT", 3)
     fails(_loops(6), "open to more than 3 nodes")
+
+
+def test_tries_in_tries_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Counter[bool]()
+    real = type_inference._Walk.walk
+
+    def counted(self: type_inference._Walk, *arguments: Any) -> Any:
+        opened[self.trials > 0] += 1
+        return real(self, *arguments)
+
+    monkeypatch.setattr(type_inference._Walk, "walk", counted)
+    monkeypatch.setattr(type_inference, "_TRIED_LIMIT", 50)
+    assert read_graph(_loops(9)).values["y"].shape == (*(1,) * 9, 2, 3)
+    # Each level opens its body once for the answer; what is tried comes to an end.
+    assert opened[False] <= 1 + 2 * 9
+    assert opened[True] < 150
 
 
 def test_names_in_loops_do_not_double() -> None:
