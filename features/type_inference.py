@@ -49,7 +49,7 @@ _PREFIX_LENGTH = 120
 # Nodes that bodies and functions may add to those of the file: loops in loops multiply. Where a file is read
 # twice, as exported and as asked for, both count.
 _OPENED_LIMIT = 20_000
-# Of these, nodes of loops that are run on trial, to see whether they end by themselves: tries in tries multiply.
+# Of these, nodes of loops that are run on trial, to see whether they end: tries in tries multiply.
 _TRIED_LIMIT = 5_000
 # Nodes that are gone over when bodies are opened, those of bodies in them included, at every level again.
 _MOVED_LIMIT = 60_000
