@@ -5,13 +5,13 @@ from __future__ import annotations
 from predictor.api.answer import prediction_of
 from predictor.compose.energy import slowdown_under_cap
 from predictor.compose.memory import compose_memory
-from predictor.compose.memory_stages import RankMemory
 from predictor.compose.plan_cost import compose_plan, compose_plan_energy, microbatch_costs
 from predictor.compose.time import ProgramCosts
 from predictor.compose.timeline import Timeline, timeline
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import MemoryModel
 from predictor.models.power import PowerModel
+from predictor.parallel.memory_stages import RankMemory
 from predictor.parallel.rank_program import RankProgram
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Prediction

@@ -9,10 +9,10 @@ from math import erf, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.compose.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
 from predictor.features.work import Phase, Program
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.memory import MemoryEstimate, MemoryModel
+from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
 from predictor.parallel.plan import Plan
 from predictor.types import Interval, Recompute
 from predictor.units import MIB

@@ -5,8 +5,8 @@
     zero 3      weights too: a rank keeps its shard, and gathers each layer's for as long as it computes
 
 Layers are the repeated pieces of the graph; all else (embeddings, head) is gathered throughout, as FSDP's
-root is. The next layer's weights arrive while one computes. Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al.
-2023, arXiv:2304.11277.
+root is. The next layer's weights arrive while one computes. Rajbhandari et al. 2020, arXiv:1910.02054;
+Zhao et al. 2023, arXiv:2304.11277.
 """
 
 from __future__ import annotations

@@ -17,15 +17,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.compose.memory_weights import (
+from predictor.errors import InvalidPlan
+from predictor.features.memory_timeline import Line, MemoryTimeline
+from predictor.parallel.memory_weights import (
     PieceWeights,
     StageWeights,
     piece_weights,
     shard_count,
     stage_weights,
 )
-from predictor.errors import InvalidPlan
-from predictor.features.memory_timeline import Line, MemoryTimeline
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
 from predictor.parallel.schedule import PipelineShape, Task, TaskKind, stage_order
@@ -43,7 +43,7 @@ class StageMemory:
     """The peak on the ranks of one stage.
 
     Attributes:
-        peak_bytes: all tensors at once. lines: what for, by name of predictor.models.memory.LINES; sums to it.
+        peak_bytes: all tensors at once. lines: what for; sums to it.
         moment: `forward`, `backward` or `optimizer`. chunk, step: of the stage's part of the timeline.
         in_flight: microbatches that hold activations then, the running one included.
     """
