@@ -15,12 +15,15 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.errors import InvalidGraph
 from predictor.features.allocator import CachingAllocator
 from predictor.features.work import MemoryWork
 
 IntArray: TypeAlias = NDArray[np.int64]
 
 _LARGE_WORKSPACE_FACTOR = 4
+# Beyond it, sums of sums leave 64 bits.
+_LARGEST_BYTES = 2**60
 
 
 class Line(IntEnum):
@@ -123,7 +126,11 @@ class MemoryTimeline:
         step_parts: tuple[int, ...] = (),
         node_names: tuple[str, ...] = (),
     ) -> MemoryTimeline:
-        """Columns of `lifetimes`."""
+        """Columns of `lifetimes`. Raises InvalidGraph for more bytes than the columns can add up."""
+        if held.total_bytes + sum(item.size_bytes for item in lifetimes) > _LARGEST_BYTES:
+            raise InvalidGraph(
+                "the graph's tensors add up to more than 2^60 bytes, which no memory holds; check its shapes"
+            )
 
         def column(values: Iterable[int]) -> IntArray:
             return np.fromiter(values, dtype=np.int64, count=len(lifetimes))
