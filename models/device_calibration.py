@@ -36,6 +36,7 @@ _MOVES = np.array(
 )
 _STEPS, _LARGEST_STEP = 30, 1.0
 _NORMAL_90 = 1.6448536269514722
+_FAR = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ def stored_calibrations(bundle: Bundle) -> list[DeviceCalibration]:
 def fit_calibration(samples: Sequence[Sample], device: DeviceSpec, prior: Prior) -> DeviceCalibration:
     """The most probable factors given the samples, and their covariance there (Gauss-Newton, Laplace).
 
+    Jobs far off their device count less (pseudo-Huber): one that is not what it says moves little.
     Raises InvalidData without samples.
     """
     if not samples:
@@ -140,15 +142,22 @@ def fit_calibration(samples: Sequence[Sample], device: DeviceSpec, prior: Prior)
     mean = np.zeros(len(FACTORS))
     for _ in range(_STEPS):
         residual, slope = _linearised(samples, mean)
-        hessian = precision + slope.T @ slope / prior.noise**2
-        gradient = slope.T @ residual / prior.noise**2 - precision @ mean
+        weight = _trust(residual, prior.noise)
+        hessian = precision + slope.T @ (weight[:, None] * slope) / prior.noise**2
+        gradient = slope.T @ (weight * residual) / prior.noise**2 - precision @ mean
         step = np.linalg.solve(hessian, gradient)
         mean = mean + np.clip(step, -_LARGEST_STEP, _LARGEST_STEP)
         if np.abs(step).max() < 1e-6:
             break
-    _, slope = _linearised(samples, mean)
-    covariance = np.asarray(np.linalg.inv(precision + slope.T @ slope / prior.noise**2), dtype=np.float64)
+    residual, slope = _linearised(samples, mean)
+    weighted = _trust(residual, prior.noise)[:, None] * slope
+    covariance = np.asarray(np.linalg.inv(precision + slope.T @ weighted / prior.noise**2), dtype=np.float64)
     return DeviceCalibration(tuple(device_numbers(device)), mean, covariance, prior.noise, len(samples))
+
+
+def _trust(residual: FloatArray, noise: float) -> FloatArray:
+    """(n,) weight of each job: 1 within the noise, falling as its inverse distance beyond."""
+    return np.asarray(1.0 / np.sqrt(1.0 + np.square(residual / (_FAR * noise))))
 
 
 def predicted_s(sample: Sample, calibration: DeviceCalibration | None = None) -> float:

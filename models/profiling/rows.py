@@ -19,14 +19,19 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import InvalidData
+from predictor.errors import InvalidData, UnknownName
 from predictor.features.architectures import ARCHITECTURES
 from predictor.features.graph import Graph
 from predictor.features.reader import read_graph
 from predictor.files import write_whole
 from predictor.models.corpus.built_graphs import built_graph
+from predictor.models.corpus.chips import chip_of
+from predictor.models.corpus.schema import conform
+from predictor.models.corpus.whole_model import WholeModelRow, framework_number, measurements
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
+SOURCE = "profile"
+"""What the corpus calls rows of one's own."""
 _SHOWN = 5
 
 
@@ -125,6 +130,34 @@ def write_jobs(path: Path, jobs: Iterable[TimedJob]) -> None:
     write_whole(path, lambda partial: partial.write_text(out.getvalue(), encoding="utf-8"), make_folder=True)
 
 
+def write_measurements(path: Path, jobs: Iterable[TimedJob]) -> None:
+    """Writes the jobs as Parquet in the corpus's schema. Raises OutputNotWritable."""
+    frame = conform(measurements([measured_row(job) for job in jobs], SOURCE), SOURCE)
+    write_whole(path, lambda partial: frame.write_parquet(partial, compression="zstd"), make_folder=True)
+
+
+def measured_row(job: TimedJob) -> WholeModelRow:
+    """A job as a row of the corpus: trees learn from it as from any other source."""
+    device = job.device or "unknown"
+    version = job.framework_version.split(".")[:2]
+    is_version = len(version) == 2 and all(map(str.isdecimal, version))
+    return WholeModelRow(
+        graph=job.graph,
+        model=job.graph,
+        family=job.graph.split("--")[0],
+        device=device,
+        device_group=chip_of(device),
+        batch=job.batch,
+        measured_s=job.time_s,
+        mode=job.mode,
+        precision=job.precision,
+        runtime=job.runtime,
+        optimizer=job.effective_optimizer,
+        framework=job.framework or "torch",
+        framework_version=framework_number(job.framework_version) if is_version else 0.0,
+    )
+
+
 def job_graph(graph: str, batch: int, mode: Mode) -> Graph:
     """The graph that a job names. Raises InvalidData, and what reading a file raises."""
     if graph.split("--")[0] in ARCHITECTURES:
@@ -169,8 +202,8 @@ def _job(cells: dict[str, str], line: int, folder: Path, wrong: list[str]) -> Ti
         elif name in _CHOICES:
             try:
                 facts[name] = _CHOICES[name](text)
-            except ValueError as error:
-                wrong.append(f"line {line}: {error}")
+            except UnknownName as error:
+                wrong.append(f"line {line}: {error.message}")
         else:
             facts[name] = text
     facts["graph"] = _graph(facts.get("graph", ""), folder, line, wrong)

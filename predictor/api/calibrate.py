@@ -41,12 +41,13 @@ class CalibratedJob:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
-    """What `calibrate` found, and the overlay's id where one was written."""
+    """What `calibrate` found; id and folder of the overlay where one was written."""
 
     device: str
     calibration: DeviceCalibration
     jobs: tuple[CalibratedJob, ...]
     bundle: str = ""
+    path: Path | None = None
 
     @property
     def factors(self) -> dict[str, float]:
@@ -90,7 +91,8 @@ def calibrate(
     if out is None:
         return result
     stored = {"devices": [item.to_json() for item in [*others, found]]}
-    return replace(result, bundle=write_overlay(out, base, {MODEL_NAME: TrainedModel(params=stored)}))
+    identity = write_overlay(out, base, {MODEL_NAME: TrainedModel(params=stored)})
+    return replace(result, bundle=identity, path=out)
 
 
 def job_sample(predictor: Predictor, job: TimedJob, device: DeviceSpec) -> Sample:

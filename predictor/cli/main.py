@@ -13,7 +13,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from predictor.cli import compare, corpus, devices, doctor, evaluate, explain, graph, predict, serve, train
+from predictor.cli import (
+    calibrate,
+    compare,
+    corpus,
+    devices,
+    doctor,
+    evaluate,
+    explain,
+    graph,
+    predict,
+    profile,
+    serve,
+    train,
+)
 from predictor.cli.console import one_line
 from predictor.errors import PerfcastError
 
@@ -109,6 +122,8 @@ app.add_typer(devices.app, name="devices")
 app.command("serve")(serve.serve)
 app.add_typer(corpus.app, name="corpus")
 app.command("train")(train.train)
+app.command("profile")(profile.profile)
+app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("doctor")(doctor.doctor)
 

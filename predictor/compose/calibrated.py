@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.compose.time import LAUNCH_S, ProgramCosts
+from predictor.compose.time import LAUNCH_S, ProgramCosts, compose_time
 from predictor.features.work import Phase, Program
 from predictor.models.device_calibration import CLASSES, DeviceCalibration, Sample
 from predictor.models.step_time import StepCosts
+from predictor.parallel.plan import Plan
 from predictor.types import Runtime
 
 
 def calibrated_costs(
     program: Program, costs: ProgramCosts, calibration: DeviceCalibration, runtime: Runtime
 ) -> ProgramCosts:
-    """`costs` with the kernel times, launches and interval of the calibrated device."""
+    """`costs` with the kernel times, launches and interval of the calibrated device.
+
+    The interval is never wider than it was; the device counts as measured.
+    """
     sample = calibration_sample(program, costs, runtime, measured_s=1.0)
+    alone = compose_time(program, costs, runtime=runtime, plan=Plan(), cluster=None).iteration
     factor = calibration.class_factor[_class_of_unique(program, costs)]
     time_s = costs.unique.time_s * factor
     step = StepCosts(
         time_s=time_s,
         launch_s=_launch_s(costs, runtime) * calibration.host_factor,
-        log_spread=calibration.log_spread(sample.kernel_s, sample.host_s),
+        log_spread=min(calibration.log_spread(sample.kernel_s, sample.host_s), log(alone.high / alone.value)),
         known_device=True,
     )
-    return replace(costs, unique=replace(costs.unique, time_s=time_s), step=step)
+    unique = replace(
+        costs.unique,
+        time_s=time_s,
+        out_of_range=costs.unique.out_of_range & ~costs.unique.unmeasured,
+        unmeasured=np.zeros_like(costs.unique.unmeasured),
+    )
+    return replace(costs, unique=unique, step=step)
 
 
 def calibration_sample(program: Program, costs: ProgramCosts, runtime: Runtime, measured_s: float) -> Sample:

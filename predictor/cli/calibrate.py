@@ -1,0 +1,69 @@
+"""`perfcast calibrate`: a few measured jobs of a device into an overlay bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from predictor.cli import options as opt
+from predictor.cli.options import Output
+
+if TYPE_CHECKING:
+    from predictor.api.calibrate import CalibrationResult
+
+SCHEMA = "perfcast.calibration/1"
+
+
+def calibrate(
+    rows: Annotated[Path, typer.Argument(metavar="ROWS.csv", help="Measured jobs: graph, batch, time_s ...")],
+    device: Annotated[str, typer.Option("--device", "-d", metavar="NAME|FILE", help="The measured device.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="The overlay; `predict --bundle DIR` takes it.")
+    ] = Path("calibrated"),
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="DIR", help="What to calibrate; default: what ships.")
+    ] = None,
+    output: opt.OutputOption = Output.TABLE,
+) -> None:
+    """Move and narrow the answers for one device by measured jobs of it.
+
+    The rows' columns are those that `perfcast profile` writes; graph and time_s are enough.
+    """
+    from predictor.api.calibrate import calibrate as run
+    from predictor.cli.console import data_console
+    from predictor.cli.output import write_json
+    from predictor.models.profiling.rows import read_jobs
+
+    result = run(read_jobs(rows), opt.read_device(device), bundle=bundle, out=out)
+    if output is Output.JSON:
+        write_json(_to_json(result))
+        return
+    from predictor.cli.render_calibration import calibration_view
+
+    data_console().print(calibration_view(result))
+    typer.echo(f"{out}: {result.bundle}", err=True)
+
+
+def _to_json(result: CalibrationResult) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "device": result.device,
+        "bundle": result.bundle,
+        "factors": result.factors,
+        "jobs": [
+            {
+                "graph": item.job.graph,
+                "line": item.job.line,
+                "batch": item.job.batch,
+                "mode": item.job.mode.value,
+                "precision": item.job.precision.value,
+                "measured_s": item.job.time_s,
+                "before_s": item.before_s,
+                "after_s": item.after_s,
+                "left_out_s": item.left_out_s,
+            }
+            for item in result.jobs
+        ],
+    }
