@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.features.dtype import DType
 from predictor.features.graph import Graph, Node, Shape, Value
 from predictor.parallel.sharding import Sharding
 from predictor.parallel.sharding.layout import Split, segments
@@ -58,7 +59,7 @@ def leaves(graph: Graph, seed: int = 0) -> dict[str, Array]:
             found[name] = np.full(value.shape, 2.0) if small else rng.uniform(0.5, 1.5, value.shape)
         elif value.dtype.is_float:
             found[name] = rng.normal(0, 0.5, value.shape)
-        elif value.dtype.value[0] == "bool":
+        elif value.dtype is DType.BOOL:
             found[name] = rng.integers(0, 2, value.shape).astype(bool)
         else:
             found[name] = rng.integers(0, 2, value.shape)
@@ -117,7 +118,7 @@ def _lockstep(
                 state[node.outputs[0]] = result
             continue
         for rank, state in enumerate(ranks):
-            inputs = [state[name] if name else None for name in node.inputs]
+            inputs: list[Any] = [state[name] if name else None for name in node.inputs]
             if node.op_type == "Gather" and cuts.get(node.inputs[0]) is not None:
                 made = _split_lookup(node, inputs, cuts[node.inputs[0]], len(ranks), rank)
             elif node.op_type == "Slice" and len(node.inputs) == 1:
@@ -170,7 +171,7 @@ def _split_of(node: Node, prefix: str = "") -> Split:
 
 
 def _total(inputs: list[list[Array]]) -> Array:
-    return np.sum([own[0] for own in inputs], axis=0)
+    return np.asarray(np.sum([own[0] for own in inputs], axis=0))
 
 
 def _ring(node: Node, inputs: list[list[Array]]) -> list[Array]:
@@ -208,7 +209,8 @@ _EXCHANGES: dict[str, Callable[[Node, list[list[Array]]], list[Array]]] = {
 
 def _linear(node: Node, inputs: list[Any], outputs: Sequence[Value]) -> list[Array]:
     weight = inputs[1].T if node.attributes.get("transposed_weight") else inputs[1]
-    result = inputs[0] @ weight
+    # Threads of a BLAS wait for one another on a busy machine; these products are tiny.
+    result = np.einsum("...k,kn->...n", inputs[0], weight)
     return [result + inputs[2] if len(inputs) > 2 and inputs[2] is not None else result]
 
 
@@ -248,7 +250,7 @@ def _split(node: Node, inputs: list[Any], outputs: Sequence[Value]) -> list[Arra
 
 def _reduce(function: Callable[..., Array]) -> Callable[..., list[Array]]:
     def apply(node: Node, inputs: list[Any], outputs: Sequence[Value]) -> list[Array]:
-        axes = inputs[1] if len(inputs) > 1 else node.attributes["axes"]
+        axes: Any = inputs[1] if len(inputs) > 1 else node.attributes["axes"]
         keep = bool(node.attributes.get("keepdims", 1))
         return [function(inputs[0], axis=tuple(int(axis) for axis in np.ravel(axes)), keepdims=keep)]
 
@@ -266,12 +268,13 @@ def _slice(node: Node, inputs: list[Any], outputs: Sequence[Value]) -> list[Arra
 
 def _conv(node: Node, inputs: list[Any], outputs: Sequence[Value]) -> list[Array]:
     x, w = inputs[:2]
-    pads, strides = node.attributes["pads"], node.attributes["strides"]
+    pads: Any = node.attributes["pads"]
+    strides: Any = node.attributes["strides"]
     groups = int(node.attributes.get("group", 1))  # type: ignore[arg-type]
-    x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))  # type: ignore[index]
+    x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
     kh, kw = w.shape[2:]
     windows = np.lib.stride_tricks.sliding_window_view(x, (kh, kw), axis=(2, 3))
-    windows = windows[:, :, :: strides[0], :: strides[1]]  # type: ignore[index]
+    windows = windows[:, :, :: strides[0], :: strides[1]]
     x_parts, w_parts = np.split(windows, groups, axis=1), np.split(w, groups, axis=0)
     out = np.concatenate(
         [np.einsum("bchwij,ocij->bohw", a, b) for a, b in zip(x_parts, w_parts, strict=True)], axis=1
@@ -285,7 +288,8 @@ def _batch_norm(node: Node, inputs: list[Any], outputs: Sequence[Value]) -> list
 
 
 def _max_pool(node: Node, inputs: list[Any], outputs: Sequence[Value]) -> list[Array]:
-    k, s, p = (node.attributes[n][0] for n in ("kernel_shape", "strides", "pads"))  # type: ignore[index]
+    given: Any = node.attributes
+    k, s, p = (given[name][0] for name in ("kernel_shape", "strides", "pads"))
     x = np.pad(inputs[0], ((0, 0), (0, 0), (p, p), (p, p)), constant_values=-1e30)
     windows = np.lib.stride_tricks.sliding_window_view(x, (k, k), axis=(2, 3))[:, :, ::s, ::s]
     return [windows.max(axis=(-1, -2))]
