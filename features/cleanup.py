@@ -35,6 +35,7 @@ def clean_up(graph: Graph) -> Graph:
     for node in kept:
         used.update(dict.fromkeys((*node.inputs, *node.outputs)))
     used.update(dict.fromkeys(outputs))
+    read = {name for node in kept for name in node.inputs}.union(outputs)
     used.pop("", None)
     written = {name for node in kept for name in node.outputs}
     leaves = [name for name in used if name not in written and name not in graph.inputs]
@@ -42,6 +43,8 @@ def clean_up(graph: Graph) -> Graph:
         graph,
         nodes=tuple(kept),
         values={name: graph.values[name] for name in used if name in graph.values},
+        # Nobody reads it, and how large it is cannot be known.
+        inputs=tuple(name for name in graph.inputs if name in graph.values or name in read),
         outputs=outputs,
         parameters=frozenset(name for name in leaves if name in graph.parameters),
         buffers=frozenset(name for name in leaves if name not in graph.parameters),

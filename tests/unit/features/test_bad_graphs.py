@@ -438,3 +438,21 @@ def test_more_bytes_than_64_bits_add_up() -> None:
             optimizer=Optimizer.NONE,
             runtime=Runtime.EAGER,
         )
+
+
+def test_an_input_of_unknown_type_that_nobody_reads_is_left_out() -> None:
+    model = ModelProto.FromString(good())
+    extra = model.graph.input.add()
+    extra.CopyFrom(model.graph.input[0])
+    extra.name = "unread"
+    extra.type.tensor_type.elem_type = 99
+    graph = read_graph(model.SerializeToString())
+    assert "unread" not in graph.inputs
+    program = build_program(
+        graph,
+        mode=Mode.INFER,
+        precision=Precision.FP32,
+        optimizer=Optimizer.NONE,
+        runtime=Runtime.EAGER,
+    )
+    assert program.ops
