@@ -54,6 +54,7 @@ _TRIED_LIMIT = 5_000
 # Nodes that are gone over when bodies are opened, those of bodies in them included, at every level again.
 _MOVED_LIMIT = 60_000
 _NOTE_LIMIT = 32
+_LARGEST_EMPTY = 2**40
 _UNKNOWN = TensorType(0, None)
 _TRACED_OPS = frozenset({"Reshape"})
 
@@ -227,7 +228,8 @@ class _Walk:
                 )
             numbers = [(given or {})[index] for index in range(size)]
             array = array_of(numbers, known.elem_type)
-            if array is not None:
+            # Beside an empty dimension others may be larger than numpy takes.
+            if array is not None and prod(size or 1 for size in shape) < _LARGEST_EMPTY:
                 self.contents[name] = array.reshape(shape)
 
     def add_initializer(self, tensor: TensorProto) -> None:

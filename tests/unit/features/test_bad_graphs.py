@@ -456,3 +456,9 @@ def test_an_input_of_unknown_type_that_nobody_reads_is_left_out() -> None:
         runtime=Runtime.EAGER,
     )
     assert program.ops
+
+
+def test_an_empty_input_with_huge_dimensions() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (0, 2**40, 2**20))
+    assert read_graph(b.build([b.relu(x)])).values["x"].elements == 0
