@@ -18,7 +18,7 @@ from predictor.api import Predictor
 from predictor.errors import InvalidData
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, error_rows
-from predictor.features.architectures.megatron import MegatronConfig, megatron_gpt
+from predictor.features.architectures.gpt_megatron import MegatronConfig, megatron_gpt
 from predictor.models.corpus.build import Progress
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
