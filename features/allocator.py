@@ -15,7 +15,7 @@ No device, no addresses of real memory, no threads: a pure function of the seque
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from predictor.units import MIB
 
@@ -25,17 +25,13 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 MEDIUM_REQUEST_BYTES = 10 * MIB
 MEDIUM_SEGMENT_BYTES = 20 * MIB
 SEGMENT_GRANULE_BYTES = 2 * MIB
+_ADDRESS_BITS = 64
+_ADDRESSES = 2**_ADDRESS_BITS - 1
 
 
-@dataclass(slots=True)
-class _Block:
-    """A stretch of one segment; `before` and `after` are the addresses of its neighbours, -1 at the ends."""
-
-    size_bytes: int
-    free: bool
-    before: int
-    after: int
-    small: bool
+# What is kept of a stretch of one segment, by its address; `before` and `after` are the addresses of its
+# neighbours, -1 at the ends.
+_SIZE, _FREE, _BEFORE, _AFTER, _SMALL = range(5)
 
 
 class CachingAllocator:
@@ -44,9 +40,10 @@ class CachingAllocator:
     __slots__ = ("_blocks", "_next", "_pools", "live_bytes", "peak_live_bytes", "reserved_bytes")
 
     def __init__(self) -> None:
-        self._blocks: dict[int, _Block] = {}
-        # Free blocks of the large and the small pool as sorted (size, address).
-        self._pools: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+        self._blocks: dict[int, list[int]] = {}
+        # Free blocks of the large and the small pool, sorted by size and then by address: both in one number,
+        # which compares faster than a pair.
+        self._pools: tuple[list[int], list[int]] = ([], [])
         self._next = 0
         self.live_bytes = 0
         self.peak_live_bytes = 0
@@ -54,59 +51,76 @@ class CachingAllocator:
 
     def allocate(self, size_bytes: int) -> int:
         """Address of a block of at least `size_bytes` (0 counts as one granule)."""
-        wanted = max(GRANULE_BYTES, -(-size_bytes // GRANULE_BYTES) * GRANULE_BYTES)
-        small = wanted <= SMALL_REQUEST_BYTES
-        pool = self._pools[small]
-        place = bisect_left(pool, (wanted, -1))
-        address = pool.pop(place)[1] if place < len(pool) else self._reserve(wanted, small)
-        block = self._blocks[address]
-        block.free = False
-        left = block.size_bytes - wanted
-        if left >= GRANULE_BYTES if small else left > SMALL_REQUEST_BYTES:
-            self._split(address, block, wanted)
-        self.live_bytes += block.size_bytes
-        if self.live_bytes > self.peak_live_bytes:
-            self.peak_live_bytes = self.live_bytes
-        return address
+        addresses = [-1]
+        self.run((size_bytes,), (0,), addresses)
+        return addresses[0]
 
     def release(self, address: int) -> None:
         """Returns a block to its pool. Raises KeyError for an address that is not in use."""
-        block = self._blocks[address]
-        if block.free:
-            raise KeyError(address)
-        self.live_bytes -= block.size_bytes
-        pool = self._pools[block.small]
-        if block.before >= 0 and self._blocks[block.before].free:
-            address, block = self._merge(block.before, address, pool)
-        if block.after >= 0 and self._blocks[block.after].free:
-            following = self._blocks[block.after]
-            pool.pop(bisect_left(pool, (following.size_bytes, block.after)))
-            self._absorb(address, block, block.after, following)
-        block.free = True
-        insort(pool, (block.size_bytes, address))
+        self.run((0,), (-1,), [address])
 
-    def _merge(self, before: int, address: int, pool: list[tuple[int, int]]) -> tuple[int, _Block]:
-        """Takes the free block `before` out of the pool and lets it absorb the block behind it."""
-        block = self._blocks[before]
-        pool.pop(bisect_left(pool, (block.size_bytes, before)))
-        self._absorb(before, block, address, self._blocks[address])
-        return before, block
+    def run(self, sizes_bytes: Sequence[int], events: Iterable[int], addresses: list[int]) -> None:
+        """Many calls at once: number `n` allocates request `n`, and `-1 - n` releases it.
 
-    def _absorb(self, address: int, block: _Block, behind: int, other: _Block) -> None:
-        block.size_bytes += other.size_bytes
-        block.after = other.after
-        if other.after >= 0:
-            self._blocks[other.after].before = address
-        del self._blocks[behind]
+        Programs make millions of calls, so that all of them are in one function.
 
-    def _split(self, address: int, block: _Block, wanted: int) -> None:
-        rest = address + wanted
-        self._blocks[rest] = _Block(block.size_bytes - wanted, True, address, block.after, block.small)
-        if block.after >= 0:
-            self._blocks[block.after].before = rest
-        block.after = rest
-        insort(self._pools[block.small], (block.size_bytes - wanted, rest))
-        block.size_bytes = wanted
+        Args:
+            sizes_bytes: of the requests.
+            addresses: as many; where an event puts the address that it was given, and takes it from.
+        """
+        blocks, pools = self._blocks, self._pools
+        live, peak = self.live_bytes, self.peak_live_bytes
+        for event in events:
+            if event >= 0:
+                wanted = -(-sizes_bytes[event] // GRANULE_BYTES) * GRANULE_BYTES or GRANULE_BYTES
+                small = wanted <= SMALL_REQUEST_BYTES
+                pool = pools[small]
+                place = bisect_left(pool, wanted << _ADDRESS_BITS)
+                if place < len(pool):
+                    key = pool.pop(place)
+                    size, address = key >> _ADDRESS_BITS, key & _ADDRESSES
+                    block = blocks[address]
+                else:
+                    address = self._reserve(wanted, small)
+                    block = blocks[address]
+                    size = block[_SIZE]
+                left = size - wanted
+                if left >= GRANULE_BYTES if small else left > SMALL_REQUEST_BYTES:
+                    rest, after = address + wanted, block[_AFTER]
+                    blocks[rest] = [left, True, address, after, small]
+                    if after >= 0:
+                        blocks[after][_BEFORE] = rest
+                    block[_AFTER], block[_SIZE] = rest, wanted
+                    insort(pool, left << _ADDRESS_BITS | rest)
+                    size = wanted
+                block[_FREE] = False
+                addresses[event] = address
+                live += size
+                if live > peak:
+                    peak = live
+                continue
+            address = addresses[-1 - event]
+            block = blocks[address]
+            size, free, before, after, kind = block
+            if free:
+                raise KeyError(address)
+            live -= size
+            pool = pools[kind]
+            if after >= 0 and (behind := blocks[after])[_FREE]:
+                del blocks[after], pool[bisect_left(pool, behind[_SIZE] << _ADDRESS_BITS | after)]
+                size += behind[_SIZE]
+                after = behind[_AFTER]
+                if after >= 0:
+                    blocks[after][_BEFORE] = address
+            if before >= 0 and (front := blocks[before])[_FREE]:
+                del blocks[address], pool[bisect_left(pool, front[_SIZE] << _ADDRESS_BITS | before)]
+                size += front[_SIZE]
+                address, block = before, front
+                if after >= 0:
+                    blocks[after][_BEFORE] = address
+            block[_SIZE], block[_FREE], block[_AFTER] = size, True, after
+            insort(pool, size << _ADDRESS_BITS | address)
+        self.live_bytes, self.peak_live_bytes = live, peak
 
     def _reserve(self, wanted: int, small: bool) -> int:
         if small:
@@ -118,5 +132,5 @@ class CachingAllocator:
         address = self._next
         self._next += size
         self.reserved_bytes += size
-        self._blocks[address] = _Block(size, True, -1, -1, small)
+        self._blocks[address] = [size, True, -1, -1, small]
         return address

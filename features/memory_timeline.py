@@ -269,52 +269,56 @@ class MemoryTimeline:
 
 @dataclass(frozen=True, slots=True)
 class _Schedule:
-    """What an allocator is asked for, in order; sizes in bytes.
+    """What an allocator is asked for, in order: requests by number, as `CachingAllocator.run` takes them.
+
+    The numbers are those of the lifetimes, then of inputs, persistent tensors, optimizer state, workspaces.
 
     Attributes:
-        sizes: of the lifetimes. begins, ends: their indices by step.
-        workspaces: taken and given back within a step.
+        sizes: of all requests but workspaces, in bytes. workspaces: operands of convolutions, in bytes.
+        persistent: what is allocated before the first iteration.
+        iterations: events of the first and of the second one, by whether there are workspaces.
     """
 
-    held: Held
     sizes: Sequence[int]
-    begins: Mapping[int, Sequence[int]]
-    ends: Mapping[int, Sequence[int]]
-    workspaces: Mapping[int, int]
-    length: int
+    workspaces: Sequence[int]
+    persistent: Sequence[int]
+    iterations: Mapping[bool, tuple[Sequence[int], Sequence[int]]]
 
     @classmethod
     def of(cls, timeline: MemoryTimeline) -> _Schedule:
-        return cls(
-            held=timeline.held,
-            sizes=timeline.size_bytes.tolist(),
-            begins=_by_step(timeline.begin.tolist()),
-            ends=_by_step(timeline.end.tolist()),
-            workspaces=timeline.workspaces,
-            length=timeline.length,
-        )
+        held, sizes = timeline.held, timeline.size_bytes.tolist()
+        numbers: list[range] = []
+        for group in (held.input_bytes, held.persistent_bytes, held.state_bytes):
+            numbers.append(range(len(sizes), len(sizes) + len(group)))
+            sizes.extend(group)
+        inputs, persistent, states = numbers
+        begins, ends = _by_step(timeline.begin.tolist()), _by_step(timeline.end.tolist())
+        workspace = {step: len(sizes) + index for index, step in enumerate(timeline.workspaces)}
+
+        def events(state: Sequence[int], with_workspaces: bool) -> list[int]:
+            found = list(inputs)
+            for step in range(timeline.length):
+                if step == held.state_step:
+                    found += state
+                if step in begins:
+                    found += begins[step]
+                if with_workspaces and step in workspace:
+                    found += (workspace[step], -1 - workspace[step])
+                if step in ends:
+                    found += [-1 - index for index in ends[step]]
+            return found + [-1 - index for index in inputs]
+
+        kinds = (False, True) if workspace else (False,)
+        iterations = {kind: (events(states, kind), events((), kind)) for kind in kinds}
+        return cls(sizes, tuple(timeline.workspaces.values()), persistent, iterations)
 
     def reserved_bytes(self, workspace_factor: int) -> int:
         """What a caching allocator has taken from the driver after two iterations."""
         allocator = CachingAllocator()
-        allocate, release, sizes = allocator.allocate, allocator.release, self.sizes
-        addresses = [0] * len(sizes)
-        for size in self.held.persistent_bytes:
-            allocate(size)
-        for iteration in range(2):
-            batch = [allocate(size) for size in self.held.input_bytes]
-            for step in range(self.length):
-                if step == self.held.state_step and iteration == 0:
-                    for size in self.held.state_bytes:
-                        allocate(size)
-                for index in self.begins.get(step, ()):
-                    addresses[index] = allocate(sizes[index])
-                if workspace_factor and step in self.workspaces:
-                    release(allocate(workspace_factor * self.workspaces[step]))
-                for index in self.ends.get(step, ()):
-                    release(addresses[index])
-            for address in batch:
-                release(address)
+        sizes = [*self.sizes, *(workspace_factor * size for size in self.workspaces)]
+        addresses = [-1] * len(sizes)
+        for events in (self.persistent, *self.iterations[workspace_factor > 0]):
+            allocator.run(sizes, events, addresses)
         return allocator.reserved_bytes
 
 
