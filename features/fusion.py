@@ -28,6 +28,7 @@ Domain `perfcast`:
 A fused block also carries `eager_kernel_count`: kernels launched had it been written with single operators.
 
 Marks:
+    Conv, perfcast_channels_last = 1        its images lie channels-last
     Transpose, perfcast_view = 1            only strides change: after fuse every Transpose and Reshape is
                                             free, and copies are Contiguous nodes; engines without strides:
                                             the kernel beside it reorders

@@ -30,6 +30,7 @@ from predictor.features.strides import (
 )
 
 _IMAGE_RANK = 4
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 
 _Strided: TypeAlias = dict[str, Strides]
 """Strides by value; row-major values are absent."""
@@ -61,7 +62,7 @@ def make_copies_explicit(draft: Draft, *, images_last: bool = False) -> None:
 
 
 def _is_image_convolution(draft: Draft, node: Node) -> bool:
-    is_convolution = node.op_type in ("Conv", "ConvTranspose") and not node.domain
+    is_convolution = node.op_type in _CONVOLUTIONS and not node.domain
     return is_convolution and len(draft.shape(node.inputs[0])) == _IMAGE_RANK
 
 
@@ -74,7 +75,11 @@ def _convolution_step(draft: Draft, strided: _Strided, node: Node) -> list[Node]
         copies.append(_copy_of(draft, strided, node, data, order))
         node = replace(node, inputs=(*copies[0].outputs, *node.inputs[1:]))
     _set(draft, strided, node.outputs[0], in_order(draft.shape(node.outputs[0]), order))
-    return [*copies, node]
+    return [*copies, _marked(node)]
+
+
+def _marked(node: Node) -> Node:
+    return replace(node, attributes={**node.attributes, "perfcast_channels_last": 1})
 
 
 def _step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
@@ -96,6 +101,8 @@ def _step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
     for name, order in zip(node.outputs, _output_orders(draft, strided, node), strict=False):
         if name:
             _set(draft, strided, name, in_order(draft.shape(name), order))
+    if node.op_type in _CONVOLUTIONS and node.outputs[0] in strided:
+        node = _marked(node)
     return [*copies, node]
 
 

@@ -127,7 +127,7 @@ def _autocast(graph: Graph) -> Graph:
         return result
 
     for node in graph.nodes:
-        target = _run_type(node)
+        target = _copy_type(graph, node) if node.op_type == "Contiguous" else _run_type(node)
         if target is not None:
             node = replace(node, inputs=tuple(cast(name, target, node) for name in node.inputs))
         operands = [values[name].dtype for name in node.inputs if is_operand(name)]
@@ -148,6 +148,13 @@ def _run_type(node: Node) -> DType | None:
     if node.op_type in _LOW:
         return _AUTOCAST
     return DType.FLOAT32 if node.op_type in _WIDE else None
+
+
+def _copy_type(graph: Graph, node: Node) -> DType | None:
+    """A copy made for a kernel comes after the cast for it: casts keep strides, and autocast comes first."""
+    readers = [graph.nodes[index] for name in node.outputs for index in graph.consumers.get(name, ())]
+    wanted = {_run_type(reader) for reader in readers}
+    return wanted.pop() if len(wanted) == 1 else None
 
 
 def _result_type(node: Node, target: DType | None, operands: list[DType]) -> DType | None:

@@ -20,7 +20,7 @@ _CODES = {shape: code for code, shape in enumerate(SHAPES)}
 _SPACE_IN, _SPACE_OUT, _KERNEL, _STRIDES, _DILATIONS = (
     slice(SHAPE + i, SHAPE + i + 3) for i in range(4, 19, 3)
 )
-_PASS, _TRANSPOSED = -2, -1
+_PASS, _TRANSPOSED, _CHANNELS_LAST = -3, -2, -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class ConvolutionFacts:
     dilation: FloatArray
     pass_code: FloatArray
     transposed: FloatArray
+    channels_last: FloatArray
 
     @property
     def is_depthwise(self) -> NDArray[np.bool_]:
@@ -67,6 +68,7 @@ def convolution_facts(table: WorkTable) -> ConvolutionFacts:
         dilation=n[:, _DILATIONS].prod(axis=1),
         pass_code=n[:, _PASS],
         transposed=n[:, _TRANSPOSED],
+        channels_last=n[:, _CHANNELS_LAST],
     )
 
 

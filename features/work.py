@@ -62,7 +62,7 @@ class Convolution:
     """A convolution in any number of spatial dimensions, as the forward pass sees it.
 
     `pass_name` is "forward", "data_gradient" or "weight_gradient"; the geometry is the forward one in all
-    three.
+    three. `channels_last`: the images lie so in memory, whatever the job asked for.
     """
 
     samples: int
@@ -76,6 +76,7 @@ class Convolution:
     dilations: tuple[int, ...]
     pass_name: str = "forward"
     transposed: bool = False
+    channels_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

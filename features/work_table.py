@@ -40,9 +40,9 @@ PASSES = ("forward", "data_gradient", "weight_gradient")
 """Columns of `numbers` before those of the shape."""
 SHAPE = 7
 """First column of the shape's own numbers, in the order of its fields; a convolution's spatial fields take
-three columns each, and rank, pass (index of PASSES) and transposed follow."""
+three columns each, and rank, pass (index of PASSES), transposed and channels_last follow."""
 _SPATIAL_RANK = 3
-_SHAPE_WIDTH = 4 + 5 * _SPATIAL_RANK + 3
+_SHAPE_WIDTH = 4 + 5 * _SPATIAL_RANK + 4
 WIDTH = SHAPE + _SHAPE_WIDTH
 
 _FAMILY_CODE = {family: code for code, family in enumerate(FAMILIES)}
@@ -179,6 +179,7 @@ def _convolution_numbers(shape: Convolution) -> tuple[int, ...]:
         rank,
         _PASS_CODE[shape.pass_name],
         int(shape.transposed),
+        int(shape.channels_last),
     )
 
 
@@ -225,9 +226,9 @@ def _shape(code: int, numbers: Sequence[int]) -> WorkShape:
 
 def _convolution(numbers: Sequence[int]) -> Convolution:
     samples, in_channels, out_channels, groups = numbers[:4]
-    rank, pass_code, transposed = numbers[-3:]
+    rank, pass_code, transposed, channels_last = numbers[-4:]
     inside, outside, kernel, strides, dilations = (
-        tuple(numbers[start : start + rank]) for start in range(4, _SHAPE_WIDTH - 3, _SPATIAL_RANK)
+        tuple(numbers[start : start + rank]) for start in range(4, _SHAPE_WIDTH - 4, _SPATIAL_RANK)
     )
     return Convolution(
         samples=samples,
@@ -241,4 +242,5 @@ def _convolution(numbers: Sequence[int]) -> Convolution:
         dilations=dilations,
         pass_name=PASSES[pass_code],
         transposed=bool(transposed),
+        channels_last=bool(channels_last),
     )

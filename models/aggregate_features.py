@@ -19,7 +19,6 @@ from predictor.features.rows import cache_bytes
 from predictor.features.table_facts import (
     ConvolutionFacts,
     convolution_facts,
-    element_bytes,
     rows_and_columns,
     table_products,
 )
@@ -137,9 +136,9 @@ _PRODUCT = (
 )  # fmt: skip
 _CONVOLUTION = (
     "log2_in_channels", "log2_out_channels", "log2_group_width", "taps", "stride", "dilation",
-    "log2_out_points",
+    "log2_out_points", "images_last",
 )  # fmt: skip
-_VECTOR = ("log2_rows_per_core", "log2_columns", "align_columns", "streams")
+_VECTOR = ("log2_rows_per_core", "log2_columns", "align_columns", "log2_bytes_per_element")
 _JOB = ("log_share", "training", "compiled", "channels_last", "version", "precision")
 _DEVICE = ("log_sustained", "log_lanes", "log_cache_per_core", "log_ridge")
 FEATURES = (
@@ -168,7 +167,7 @@ _COMPUTE_BITS: Mapping[Compute, float] = {
     Compute.FP4: 4,
 }
 _ALIGNMENT_CAP = 64
-_VERSION = 1
+_VERSION = 2
 
 
 def schema_hash() -> str:
@@ -297,10 +296,11 @@ def aggregate_features(
         "stride": conv.stride,
         "dilation": conv.dilation,
         "log2_out_points": np.log2(np.maximum(conv.out_points, 1.0)),
+        "images_last": conv.channels_last,
         "log2_rows_per_core": np.log2(rows / facts.cores),
         "log2_columns": np.log2(columns),
         "align_columns": _alignment(columns),
-        "streams": np.where(is_product, 0.0, moved / (rows * columns * element_bytes(table))),
+        "log2_bytes_per_element": np.where(is_product, 0.0, np.log2(moved / (rows * columns))),
         "log_share": log_share,
         "training": np.full(len(table), float(job.mode is Mode.TRAIN)),
         "compiled": np.full(len(table), float(job.runtime is not Runtime.EAGER)),

@@ -30,11 +30,13 @@ from predictor.models.aggregate_features import (
 )
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.programs import StoredProgram, StoredPrograms, load_programs
-from predictor.models.corpus.whole_model import Job, WholeModelRow, whole_model_rows
+from predictor.models.corpus.whole_model import Job, WholeModelRow, reader, whole_model_rows
 from predictor.models.op_time import OpTimeModel
 
 REST_FRACTION = 0.01
 PARAMETER_TOLERANCE = 0.02
+"""Of published parameter counts, where a reader states none of its own."""
+_ROUNDING = 5000
 _VERSION_COLUMN = FEATURES.index("version")
 _SHARE_COLUMN = FEATURES.index("log_share")
 
@@ -119,7 +121,8 @@ def aggregate_table(
     """
     rows = [row for row in whole_model_rows(corpus, source) if keep(row)]
     programs = load_programs(source, corpus, {row.graph for row in rows})
-    usable, dropped = _usable(rows, programs)
+    tolerance = getattr(reader(source), "PARAMETER_TOLERANCE", PARAMETER_TOLERANCE)
+    usable, dropped = _usable(rows, programs, tolerance)
     groups: dict[tuple[str, JobContext], list[WholeModelRow]] = defaultdict(list)
     for row in usable:
         groups[row.device, job_context(row, versioned=False)].append(row)
@@ -143,7 +146,7 @@ def job_context(row: WholeModelRow, *, versioned: bool = True) -> JobContext:
 
 
 def _usable(
-    rows: Iterable[WholeModelRow], programs: StoredPrograms
+    rows: Iterable[WholeModelRow], programs: StoredPrograms, tolerance: float
 ) -> tuple[list[WholeModelRow], Mapping[str, int]]:
     usable = []
     dropped: dict[str, int] = defaultdict(int)
@@ -151,7 +154,9 @@ def _usable(
         program = programs.get(row.job, row.batch)
         if program is None:
             dropped["no program"] += 1
-        elif row.parameters and abs(row.parameters / program.parameters - 1) > PARAMETER_TOLERANCE:
+        elif row.parameters and abs(row.parameters - program.parameters) > (
+            _ROUNDING + tolerance * program.parameters
+        ):
             dropped["another parameter count than the graph"] += 1
         else:
             usable.append(row)

@@ -47,6 +47,7 @@ def geometry(op: OpView, data: Value, weight: Value, out: Value) -> Convolution:
         strides=op.integers("strides", (1,) * rank),
         dilations=op.integers("dilations", (1,) * rank),
         transposed=transposed,
+        channels_last=bool(op.integer("perfcast_channels_last")),
     )
 
 

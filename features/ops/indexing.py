@@ -29,9 +29,15 @@ def gather_by_backward(op: OpView) -> Backward:
 
 @WORK_RULES.register("", "Scatter", "ScatterElements", "ScatterND")
 def scatter(op: OpView) -> tuple[OpWork, ...]:
-    """A copy of the data, then the updates written over it."""
+    """A copy of the data, then the updates written over it.
+
+    Indices that the inputs do not influence are an assignment to a slice, as exporters spell it: in place,
+    and nothing is read but the updates.
+    """
     data, indices, updates, out = op.input(0), op.input(1), op.input(2), op.output()
     written = Value("written", updates.shape, data.dtype)
+    if _is_slice(op):
+        return (copy(op, "slice", reads=(updates,), writes=(written,)),)
     return (
         copy(op, "copy", reads=(data,), writes=(out,)),
         work(
@@ -50,25 +56,29 @@ def scatter_backward(op: OpView) -> Backward:
     """The gradient with zeros at the indices for the data; gathered at the indices for the updates."""
     data, indices, updates, out = op.input(0), op.input(1), op.input(2), op.output()
     works: list[OpWork] = []
+    places = () if _is_slice(op) else (indices,)
+    family = Family.COPY if _is_slice(op) else Family.GATHER
     if op.wants_gradient(0):
         zeros = Value("zeros", updates.shape, data.dtype)
         works.append(copy(op, "copy", reads=(gradient_of(out),), writes=(data,), phase=Phase.BACKWARD))
-        works.append(
-            copy(op, "scatter", reads=(indices,), writes=(zeros,), phase=Phase.BACKWARD, family=Family.GATHER)
-        )
+        works.append(copy(op, "scatter", reads=places, writes=(zeros,), phase=Phase.BACKWARD, family=family))
     if op.wants_gradient(2):
         picked = Value("picked", updates.shape, out.dtype)
         works.append(
             copy(
                 op,
                 "gather",
-                reads=(picked, indices),
+                reads=(picked, *places),
                 writes=(updates,),
                 phase=Phase.BACKWARD,
-                family=Family.GATHER,
+                family=family,
             )
         )
-    return Backward(tuple(works), (indices.name,))
+    return Backward(tuple(works), tuple(value.name for value in places))
+
+
+def _is_slice(op: OpView) -> bool:
+    return op.op_type == "ScatterND" and op.is_weight(1)
 
 
 @WORK_RULES.register("", "MaxUnpool", "Col2Im")

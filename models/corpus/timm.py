@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 SOURCE = "timm_benchmarks"
 GRAPHS = "timm_onnx"
 _TABLE = "timm_benchmarks_all.csv.gz"
+PARAMETER_TOLERANCE = 0.0005
+"""Beside rounding. What differs by more was another network under the name, or (torch 2.9.1) one whose
+branches were folded into single convolutions for inference."""
 _DEVICES: Mapping[str, tuple[str, str]] = {
     "rtx3090": ("rtx-3090-24gb", "rtx3090"),
     "rtx4090": ("rtx-4090-24gb", "rtx4090"),

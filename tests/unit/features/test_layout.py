@@ -169,3 +169,17 @@ def test_a_channels_last_job_copies_tokens_for_a_convolution_and_nothing_for_a_n
     graph = spelled(build, (B, 16, L, L))
     assert copies(recognise(graph, layout=Layout.NHWC)) == [(B, 16, L, L)]
     assert copies(recognise(graph)) == [(B, L, L, 16)]
+
+
+def test_convolutions_say_when_their_images_lie_channels_last() -> None:
+    def build(s: Spelling, x: Tensor) -> Tensor:
+        y = s("Transpose", s.conv(x, 16, kernel=3), perm=[0, 2, 3, 1])
+        y = s("LayerNormalization", y, s.parameter((16,), "scale"))
+        return s.conv(s("Transpose", y, perm=[0, 3, 1, 2]), 8, kernel=3)
+
+    def marks(layout: Layout) -> list[object]:
+        nodes = recognise(spelled(build, (B, 16, L, L)), layout=layout).nodes
+        return [node.attributes.get("perfcast_channels_last") for node in nodes if node.op_type == "Conv"]
+
+    assert marks(Layout.NCHW) == [None, 1]
+    assert marks(Layout.NHWC) == [1, 1]

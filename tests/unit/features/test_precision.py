@@ -150,3 +150,14 @@ def test_fp64_stores_and_computes_in_double_precision() -> None:
         graph, mode=Mode.INFER, precision=Precision.FP64, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
     )
     assert [op.work.compute for op in program.ops] == [Compute.FP64]
+
+
+def test_a_copy_for_a_kernel_comes_after_the_cast_for_it() -> None:
+    def build(s: Spelling, x: Tensor) -> Tensor:
+        y = s("Transpose", s.conv(x, 8, kernel=3), perm=[0, 2, 3, 1])
+        return s("LayerNormalization", y, s.parameter((8,), "scale"))
+
+    graph = amp(spelled(build, (2, 4, 8, 8)))
+    kernels = [node for node in graph.nodes if node.op_type in ("Cast", "Contiguous", "LayerNormalization")]
+    assert [node.op_type for node in kernels][-3:] == ["Cast", "Contiguous", "LayerNormalization"]
+    assert graph.values[kernels[-2].outputs[0]].dtype is F32
