@@ -8,9 +8,9 @@ node.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
+from hashlib import sha256
 
 from predictor.features.graph import Attribute, Graph, Node, Shape
 
@@ -120,8 +120,8 @@ def _number(digest: bytes) -> int:
 
 
 def _hash(*parts: bytes) -> bytes:
-    lengths = b"".join(len(part).to_bytes(4, "big") for part in parts)
-    return hashlib.sha256(lengths + b"".join(parts)).digest()
+    lengths = b"".join([len(part).to_bytes(4, "big") for part in parts])
+    return sha256(lengths + b"".join(parts)).digest()
 
 
 _OUTPUT = _number(_hash(b"output"))

@@ -169,7 +169,8 @@ class MemoryTimeline:
     @cached_property
     def total_bytes(self) -> IntArray:
         """(length,) bytes alive in each step, persistent tensors included."""
-        return self.bytes_by_line.sum(axis=0) + self.held.total_bytes
+        total: IntArray = self.bytes_by_line.sum(axis=0) + self.held.total_bytes
+        return total
 
     @property
     def peak_step(self) -> int:

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 Rule = TypeVar("Rule")
 
 _ALIASES = {"ai.onnx": ""}
+_REMEMBERED = 4096
 
 
 class Registry(Generic[Rule]):
@@ -21,6 +22,8 @@ class Registry(Generic[Rule]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._rules: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
+        # Graphs ask the same few questions a hundred thousand times.
+        self._found: dict[tuple[str, str, int], Rule | None] = {}
 
     def register(self, domain: str, *op_types: str, since: int = 1) -> Callable[[Rule], Rule]:
         """Decorator that adds one rule for several op types. Raises ValueError on a duplicate."""
@@ -32,12 +35,25 @@ class Registry(Generic[Rule]):
                     raise ValueError(f"duplicate {self.kind} for {domain}::{op_type} since opset {since}")
                 versions.append((since, rule))
                 versions.sort(key=lambda item: item[0])
+            self._found.clear()
             return rule
 
         return add
 
     def get(self, domain: str, op_type: str, opset: int) -> Rule | None:
         """The newest rule whose `since` is at most `opset`, or None."""
+        key = (domain, op_type, opset)
+        try:
+            return self._found[key]
+        except KeyError:
+            pass
+        if len(self._found) >= _REMEMBERED:
+            # Names come from files, and hostile ones have as many as they like.
+            self._found.clear()
+        found = self._found[key] = self._newest(domain, op_type, opset)
+        return found
+
+    def _newest(self, domain: str, op_type: str, opset: int) -> Rule | None:
         versions = self._rules.get(self._key(domain, op_type))
         if not versions:
             return None
