@@ -12,6 +12,8 @@ from predictor.models.bundle import DEFAULT_PATH, Json, TrainedModel, write_bund
 from predictor.models.corpus.build import Progress, missing_sources, read_index, read_source, silent
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
+from predictor.models.kernel_power import MODEL_NAME as KERNEL_POWER
+from predictor.models.kernel_power_training import kernel_table, train_kernel_power
 from predictor.models.memory import MODEL_NAME as MEMORY
 from predictor.models.memory_training import memory_rows, train_memory
 from predictor.models.op_rows import load_tables
@@ -29,6 +31,7 @@ OP_DEVICES = ("p4-pcie-8gb", "p100-pcie-16gb", "v100-pcie-32gb", "t4-pcie-16gb",
 """Devices whose operator rows are trained on. The L4 and AMD rows of the same source stay unseen."""
 MEMORY_SOURCE = "gpumemnet"
 POWER_SOURCES = ("zeus-nsdi23", "gaissa-seaa2023-training")
+KERNEL_POWER_SOURCE = "aiconfigurator-power"
 
 
 def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: Progress = silent) -> str:
@@ -36,7 +39,7 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
 
     Returns the bundle's id. Raises InvalidData (corpus absent or incomplete), OutputNotWritable.
     """
-    if missing := missing_sources(corpus, (OP_SOURCE, MEMORY_SOURCE, *POWER_SOURCES)):
+    if missing := missing_sources(corpus, (OP_SOURCE, MEMORY_SOURCE, KERNEL_POWER_SOURCE, *POWER_SOURCES)):
         remedy = f"perfcast corpus build --out {corpus} {' '.join(f'--source {name}' for name in missing)}"
         raise InvalidData(f"{corpus}: no rows of {', '.join(missing)}; run `{remedy}` first")
     sources = _sources(corpus)
@@ -47,17 +50,19 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
     memory = train_memory(memory_rows(read_source(corpus, MEMORY_TABLE)))
     progress("power", 2, _STEPS)
     power = _train_power(corpus, OpTimeModel.from_trained(op_time))
-    progress("bundle", 3, _STEPS)
+    progress("kernel power", 3, _STEPS)
+    kernel_power = train_kernel_power(kernel_table(read_source(corpus, KERNEL_POWER_SOURCE)))
+    progress("bundle", 4, _STEPS)
     identity = write_bundle(
         out or DEFAULT_PATH,
-        {OP_TIME: op_time, MEMORY: memory, POWER: power},
+        {OP_TIME: op_time, MEMORY: memory, POWER: power, KERNEL_POWER: kernel_power},
         {"seed": seed, "sources": sources, "metrics": {OP_TIME: op_metrics}, "libraries": _libraries()},
     )
     progress("bundle", _STEPS, _STEPS)
     return identity
 
 
-_STEPS = 4
+_STEPS = 5
 
 
 def _train_power(corpus: Path, op_time: OpTimeModel) -> TrainedModel:

@@ -24,6 +24,7 @@ from predictor.evaluation.energy_jobs import (
     power_answers,
     power_cells,
 )
+from predictor.evaluation.energy_kernels import kernel_power_rows
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows
 from predictor.features.work import Family
 from predictor.hardware.catalog import find_device
@@ -54,11 +55,13 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     cells += _device_cells(corpus, rows, bundle)
     progress(SUITE, 3, _PARTS)
     cells += image_cells(image_runs(read_source(corpus, GAISSA), samples), samples)
+    progress(SUITE, 4, _PARTS)
+    kernels = kernel_power_rows(corpus)
     progress(SUITE, _PARTS, _PARTS)
-    return found + job_rows(cells) + _limit_guess(samples)
+    return [*kernels, *found, *job_rows(cells), *_limit_guess(samples)]
 
 
-_PARTS = 4
+_PARTS = 5
 
 
 def _device_cells(corpus: Path, rows: Any, bundle: Bundle) -> Iterator[JobCell]:

@@ -24,7 +24,7 @@ from predictor.evaluation.rows import EvaluationRow
 from predictor.files import write_whole
 from predictor.models.bundle import Bundle
 from predictor.models.corpus.build import Progress, build_corpus, data_root, missing_sources, silent
-from predictor.models.train import MEMORY_SOURCE, OP_SOURCE, POWER_SOURCES
+from predictor.models.train import KERNEL_POWER_SOURCE, MEMORY_SOURCE, OP_SOURCE, POWER_SOURCES
 
 RECORD = Path(__file__).with_name("record.json")
 """Rows of the last accepted evaluation of each suite; the gate compares with them."""
@@ -139,7 +139,7 @@ def _memory(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
 
 
 def _energy(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
-    corpus = _corpus(options, (OP_SOURCE, *POWER_SOURCES), progress)
+    corpus = _corpus(options, (OP_SOURCE, KERNEL_POWER_SOURCE, *POWER_SOURCES), progress)
     return energy.energy_rows(corpus, Bundle.load(options.bundle), progress=progress), []
 
 
