@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.api.answer import assemble
 from predictor.api.explain import explain_program
-from predictor.api.plan_answer import assemble_plan
+from predictor.api.plan_answer import Pricing, Resolved
 from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
 from predictor.compose.calibrated import calibrated_costs
@@ -42,17 +42,8 @@ if TYPE_CHECKING:
     import torch
 
     from predictor.compose.timeline import Timeline
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """A request with every name looked up."""
-
-    request: PredictionRequest
-    rank: RankProgram
-    device: DeviceSpec
-    cluster: ClusterSpec | None
-    costs: ProgramCosts
+    from predictor.search.search import Goal, SearchResult
+    from predictor.search.space import SearchSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +66,7 @@ class Predictor:
         self._step_time = StepTimeModel.from_bundle(bundle)
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
+        self._pricing = Pricing(self._memory, self._power)
         self._sources = GraphSources()
         # By size, so that large models cannot fill the memory: with the graphs about 150 MB when full.
         self._programs: Memo[Hashable, Program] = Memo(100_000, lambda program: len(program.ops))
@@ -154,28 +146,46 @@ class Predictor:
 
         Raises as `predict`.
         """
-        from predictor.api.plan_answer import plan_timeline
+        return self._pricing.timeline(self._resolve(request))
 
-        resolved = self._resolve(request)
-        return plan_timeline(
-            request, resolved.rank, resolved.costs, resolved.device, resolved.cluster, self._power
+    def search_plans(
+        self,
+        request: PredictionRequest,
+        goal: Goal | None = None,
+        *,
+        max_devices: int | None = None,
+        space: SearchSpace | None = None,
+    ) -> SearchResult:
+        """The best plans for a model, a job and a cluster; the request's own plan does not matter.
+
+        Args:
+            goal: what to make small, and how many plans to find; by default the five fastest.
+            max_devices: no plan uses more; by default the cluster's.
+            space: the choices to look at; by default those that engineers consider
+            (predictor.search.space.default_space).
+
+        Raises as `predict`, InvalidPlan when nothing can be split so, DoesNotFit when no plan fits.
+        """
+        from predictor.api.plan_search import PlanSource, search_plans
+        from predictor.search.search import Goal
+
+        goal = goal or Goal()
+        if request.batch is None:
+            raise InvalidRequest("plan search: no batch is given; add --batch N", field="batch")
+        asked = replace(request, plan=Plan())
+        if asked.cluster is None:
+            asked = replace(asked, cluster=_assumed_cluster(request, max_devices))
+        source = PlanSource(
+            asked, self._pricing, self.predict, self._resolve_graph, with_energy=goal.needs_energy
         )
+        return search_plans(source, goal, max_devices, space)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Predictor.load, (self._bundle.path,)
 
     def _answer(self, resolved: Resolved) -> Prediction:
         if not is_plain(resolved.request.plan):
-            return assemble_plan(
-                resolved.request,
-                rank=resolved.rank,
-                costs=resolved.costs,
-                device=resolved.device,
-                cluster=resolved.cluster,
-                memory_model=self._memory,
-                power_model=self._power,
-                bundle_id=self.bundle_id,
-            )
+            return self._pricing.answer(resolved, self.bundle_id)
         return assemble(
             resolved.request,
             program=resolved.rank.program,
@@ -187,12 +197,16 @@ class Predictor:
             bundle_id=self.bundle_id,
         )
 
-    def _resolve(self, request: PredictionRequest) -> Resolved:
+    def _resolve_graph(self, request: PredictionRequest) -> Resolved:
+        """As `_resolve`, with the graph of a rank even where the plan does not need it."""
+        return self._resolve(request, needs_graph=True)
+
+    def _resolve(self, request: PredictionRequest, *, needs_graph: bool = False) -> Resolved:
         from predictor.hardware.catalog import find_device
 
         device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
         cluster = _cluster(request, device)
-        program_key, rank = self._rank(request)
+        program_key, rank = self._rank(request, needs_graph=needs_graph)
         costs = self._costs.get_or(
             (program_key, _device_key(device), request.framework_version),
             lambda: self._priced(rank.program, device, request),
@@ -211,7 +225,7 @@ class Predictor:
                 return calibrated_costs(program, costs, calibration, request.runtime)
         return costs
 
-    def _rank(self, request: PredictionRequest) -> tuple[Hashable, RankProgram]:
+    def _rank(self, request: PredictionRequest, *, needs_graph: bool = False) -> tuple[Hashable, RankProgram]:
         """One microbatch of one rank, and what its program is remembered under."""
         binding = Binding(_local_batch(request), request.dims, request.input_shapes)
         options = (_job_key(request), request.strict)
@@ -222,7 +236,7 @@ class Predictor:
             return key, captured_rank(program, plan)
         graph = self._sources.graph(source, binding)
         key = (graph.fingerprint, graph.notes, *options)
-        if is_plain(plan):
+        if is_plain(plan) and not needs_graph:
             program = self._programs.get_or(key, lambda: _program(graph, request))
             return key, RankProgram(program, None, None)
         key = (*key, shard_key(plan))
@@ -367,3 +381,15 @@ def _cluster(request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | No
 
 def _largest_axis(plan: Plan) -> str:
     return max(("dp", "tp", "pp", "cp"), key=lambda name: int(getattr(plan, name)))
+
+
+def _assumed_cluster(request: PredictionRequest, max_devices: int | None) -> ClusterSpec:
+    from predictor.hardware.catalog import default_cluster, find_device
+
+    if max_devices is None:
+        raise InvalidRequest(
+            "plan search: name a cluster or a number of devices: --cluster NAME or --max-devices N",
+            field="cluster",
+        )
+    device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
+    return default_cluster(device, max_devices)

@@ -113,16 +113,23 @@ def task_times(shape: PipelineShape, times: ChunkTimes) -> TaskTimes:
     )
 
 
-def lower_bound_s(shape: PipelineShape, times: ChunkTimes) -> FloatArray:
+def lower_bound_s(
+    shape: PipelineShape, times: ChunkTimes, microbatches: NDArray[np.int64] | None = None
+) -> FloatArray:
     """(n,) no pipeline of this shape is faster.
 
     A stage runs all its tasks after its first input has arrived, and others follow its last task.
+
+    Args:
+        microbatches: (n,) of each plan; None is those of `shape` for all.
     """
-    p, m = shape.stages, shape.microbatches
+    p = shape.stages
     first, last = slice(0, p), slice(-p, None)
     passes = times.forward
     if shape.training:
         passes = passes + times.backward + times.weight
+    count = np.full(len(passes), shape.microbatches) if microbatches is None else microbatches
+    m = count[:, None]
     busy = m * passes.reshape(len(passes), -1, p).sum(axis=1)
     head = _before(times.forward[:, first] + times.send_forward[:, first])
     if not shape.training:
@@ -135,9 +142,9 @@ def lower_bound_s(shape: PipelineShape, times: ChunkTimes) -> FloatArray:
         tail = _before(backward + np.roll(sent, -1, axis=1))
         if shape.splits_backward:
             # Weight gradients that were put off run while earlier stages still pass gradients on.
-            late = np.minimum(np.arange(p), m - 1) + 1
+            late = np.minimum(np.arange(p)[None, :], m - 1) + 1
             weight = times.weight[:, first]
-            tail[:, 1:] = np.maximum(0, tail[:, 1:] + weight[:, :1] - late[1:] * weight[:, 1:])
+            tail[:, 1:] = np.maximum(0, tail[:, 1:] + weight[:, :1] - late[:, 1:] * weight[:, 1:])
     return np.asarray((head + busy + tail).max(axis=1))
 
 
