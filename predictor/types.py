@@ -130,6 +130,31 @@ class Layout(_Choice):
     NHWC = "nhwc"
 
 
+class TrainingArchitecture(_Choice):
+    """How a job's replicas exchange weights, in the words of Wang et al. 2019 (arXiv:1910.05930).
+
+    ONE_GPU: 1w1g, one device. ONE_SERVER: 1wng, several devices of one server, weights on its host.
+    PS_WORKER: parameter servers in a cluster. ALLREDUCE_LOCAL: one NVLink server. ALLREDUCE_CLUSTER: several.
+    PEARL: dense weights replicated, embeddings partitioned over devices of NVLink servers.
+    """
+
+    ONE_GPU = "1w1g"
+    ONE_SERVER = "1wng"
+    PS_WORKER = "ps_worker"
+    ALLREDUCE_LOCAL = "allreduce_local"
+    ALLREDUCE_CLUSTER = "allreduce_cluster"
+    PEARL = "pearl"
+
+
+class ServerPlacement(_Choice):
+    """Where parameter servers run (Luo et al. 2018): with the workers or apart, one or as many as workers."""
+
+    COLOCATED_CENTRAL = "cc"
+    COLOCATED_SHARDED = "cs"
+    SEPARATE_CENTRAL = "ncc"
+    SEPARATE_SHARDED = "ncs"
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A central value with the bounds of a `coverage` prediction interval; low <= value <= high."""

@@ -25,6 +25,7 @@ from predictor.cli import (
     predict,
     profile,
     serve,
+    study,
     train,
 )
 from predictor.cli.console import one_line
@@ -125,6 +126,7 @@ app.command("train")(train.train)
 app.command("profile")(profile.profile)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
+app.add_typer(study.app, name="study")
 app.command("doctor")(doctor.doctor)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from predictor.api import Predictor
 from predictor.errors import AccuracyGateFailed, InvalidData, UnknownName
 from predictor.evaluation import (
+    architectures,
     configs,
     distributed,
     energy,
@@ -160,7 +161,9 @@ def _graphs(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
 def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
     published = distributed.read_korthikanti(data_root(options.root) / "curated")
     scored = distributed.score(published, Predictor.load(options.bundle), progress)
-    return distributed.distributed_rows(scored), [distributed.distributed_table(scored)]
+    formulas, tables = architectures.architecture_rows()
+    rows = [*distributed.distributed_rows(scored), *formulas]
+    return rows, [distributed.distributed_table(scored), *tables]
 
 
 def _corpus(options: Options, sources: Sequence[str], progress: Progress) -> Path:

@@ -1,0 +1,1 @@
+"""Training architectures of published studies as formulas: servers, confidential links, scale-up limits."""
