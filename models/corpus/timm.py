@@ -16,7 +16,7 @@ import gzip
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,8 +95,12 @@ def read(folder: Path) -> pl.DataFrame:
 
 
 def graph(folder: Path, key: str, batch: int, mode: Mode) -> Graph:
-    """The export `key`. Raises InvalidGraph."""
-    path = folder.parent / GRAPHS / f"{key}.onnx.gz"
+    """The export `key`, the same for training. Raises InvalidGraph."""
+    return _export(folder.parent / GRAPHS / f"{key}.onnx.gz", batch)
+
+
+@lru_cache(maxsize=4)
+def _export(path: Path, batch: int) -> Graph:
     return read_graph(gzip.decompress(path.read_bytes()), batch=batch)
 
 
