@@ -80,6 +80,26 @@ def segments(graph: Graph) -> Segments:
     )
 
 
+def named_segments(graph: Graph, pieces: Sequence[str], repeats: Sequence[Hashable]) -> Segments:
+    """Pieces as the graph's maker names them.
+
+    Args:
+        pieces: by node in execution order; a piece is a run of nodes of one name.
+        repeats: what each piece runs, in order.
+    """
+    nodes, weights = execution_order(graph)
+    last = len(nodes) - 1
+    ends = [index + 1 for index in range(len(nodes)) if index == last or pieces[index] != pieces[index + 1]]
+    crossing = _crossing(graph, nodes, weights)
+    return Segments(
+        nodes=tuple(nodes),
+        ends=tuple(ends),
+        crossing=tuple(crossing[end - 1] if end < len(nodes) else () for end in ends),
+        repeats=tuple(repeats),
+        weight_roots=_weight_roots(graph, nodes, weights),
+    )
+
+
 def _crossing(graph: Graph, nodes: Sequence[Node], weights: set[str]) -> list[tuple[str, ...]]:
     """Values that cross behind each node."""
     carries = with_gradient(graph, nodes)

@@ -18,7 +18,7 @@ from predictor.features.graph import Graph, Node
 from predictor.features.liveness import memory_timeline
 from predictor.features.lowering import lower
 from predictor.features.ops.optimizer import optimizer_memory, optimizer_work
-from predictor.features.recompute import replayed_nodes
+from predictor.features.recompute import Runs, replayed_nodes
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, BackwardRule, WorkRule, load_rules
 from predictor.features.work import OpInstance, Program
 from predictor.registry import Registry
@@ -92,13 +92,18 @@ def program_of(
     master_weights: bool = False,
     recompute: Recompute = Recompute.NONE,
     recompute_layers: int | None = None,
+    replays: Runs = (),
+    wide_gradients: bool | None = None,
 ) -> Program:
     """As `build_program`, for a graph that is lowered already.
 
-    `fingerprint` and `parameter_count` are those of the file's graph.
+    `fingerprint` and `parameter_count` are those of the file's graph. `replays` are runs of nodes that
+    backward computes again beside those of `recompute`; `wide_gradients` says whether gradients of weights
+    are summed up in FP32, as they are with master weights unless it says otherwise.
     """
     load_rules()
     training = mode is Mode.TRAIN
+    wide = master_weights if wide_gradients is None else wide_gradients
     nodes, weights = execution_order(graph)
     needs_gradient = with_gradient(graph, nodes) if training else set()
     evaluate = RuleEvaluator(
@@ -118,7 +123,7 @@ def program_of(
     ops = [op for node, found in zip(nodes, evaluated, strict=True) for op in found.ops(node)]
     backward = BackwardPass(graph, nodes, evaluated, needs_gradient)
     if training:
-        backward.run(ops, replayed_nodes(graph, recompute, recompute_layers))
+        backward.run(ops, (*replayed_nodes(graph, recompute, recompute_layers), *replays))
         trained = [graph.values[name] for name in backward.ready]
         step = optimizer_work(
             trained, optimizer, precision=precision, runtime=runtime, master_weights=master_weights
@@ -132,13 +137,13 @@ def program_of(
         backward.order,
         seeds=backward.seeds,
         optimizer=optimizer_memory(trained, optimizer, runtime, master_weights=master_weights),
-        wide_gradients=master_weights,
+        wide_gradients=wide,
         names=tuple(node.name for node in nodes),
     )
     return Program(
         ops=tuple(ops),
         memory=timeline.work(),
-        gradients=backward.gradients(wide=master_weights),
+        gradients=backward.gradients(wide=wide),
         parameter_count=graph.parameter_count if parameter_count is None else parameter_count,
         batch=graph.batch,
         fingerprint=fingerprint or graph.fingerprint,

@@ -13,8 +13,9 @@ from dataclasses import replace
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView
 from predictor.features.ops.matmul import contract
+from predictor.features.ops.parts import copy, gradient_of
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Contraction, OpWork, Phase
+from predictor.features.work import Contraction, Family, OpWork, Phase
 
 
 def _sizes(op: OpView) -> tuple[int, int, int, int, int]:
@@ -70,3 +71,49 @@ def grouped_matmul_backward(op: OpView) -> Backward:
             works.append(replace(work, matrix_flops=2 * rows * n * k))
             saves.append(kept.name)
     return Backward(tuple(works), tuple(saves))
+
+
+@WORK_RULES.register("perfcast", "Permuted")
+def permuted(op: OpView) -> tuple[OpWork, ...]:
+    """Rows of x in another order, some several times or summed up; a table of numbers says which."""
+    return (copy(op, "permute", reads=(op.input(0),), writes=(op.output(),), family=Family.GATHER),)
+
+
+@BACKWARD_RULES.register("perfcast", "Permuted")
+def permuted_backward(op: OpView) -> Backward:
+    """The rows go back; only their numbers are kept."""
+    data, out = op.input(0), op.output()
+    move = copy(
+        op,
+        "permute",
+        reads=(gradient_of(out),),
+        writes=(data,),
+        family=Family.GATHER,
+        phase=Phase.BACKWARD,
+    )
+    rows = max(data.elements, out.elements) // max(1, data.shape[-1])
+    return Backward((move,), saved_extra_bytes=_NUMBER_BYTES * rows)
+
+
+_NUMBER_BYTES = 4
+
+
+@WORK_RULES.register("perfcast", "Scale")
+def scale(op: OpView) -> tuple[OpWork, ...]:
+    """Chances of the chosen experts by token."""
+    return (copy(op, "permute", reads=(op.output(),), writes=(op.output(),), family=Family.GATHER),)
+
+
+@BACKWARD_RULES.register("perfcast", "Scale")
+def scale_backward(op: OpView) -> Backward:
+    """Back to the table of chances."""
+    out = op.output()
+    move = copy(
+        op,
+        "permute",
+        reads=(gradient_of(out),),
+        writes=(op.input(0),),
+        family=Family.GATHER,
+        phase=Phase.BACKWARD,
+    )
+    return Backward((move,))

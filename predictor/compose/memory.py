@@ -13,6 +13,7 @@ from predictor.features.work import Phase, Program
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.memory import MemoryEstimate, MemoryModel
 from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
+from predictor.parallel.memory_weights import TORCH_BUFFERS, GradientBuffers
 from predictor.parallel.plan import Plan
 from predictor.types import Interval, Recompute
 from predictor.units import MIB
@@ -89,7 +90,7 @@ def compose_memory(
     *,
     memory: RankMemory | None = None,
     ends: Sequence[int] | NDArray[np.intp] | None = None,
-    wide: bool = False,
+    buffers: GradientBuffers = TORCH_BUFFERS,
 ) -> MemoryCost:
     """Peak of the device that needs the most, and whether its central value fits.
 
@@ -97,15 +98,17 @@ def compose_memory(
         program: one microbatch of one rank.
         memory: the rank, for plans that cut it or share its weights; without it the whole batch runs at once.
         ends: pieces up to and including each virtual stage; None is one stage.
-        wide: gradients are summed in FP32 beside 16-bit weights.
+        buffers: how the framework keeps gradients.
     """
     capacity = usable_bytes(device)
-    if memory is None or (is_single(plan) and not wide):
+    if memory is None or (is_single(plan) and not buffers.resident):
         estimate = model.predict(program, device, plan.dp)
         return _cost(estimate, capacity, None)
     training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
     stage = worst_stage(
-        stage_memories(memory, [memory.pieces] if ends is None else ends, plan, training=training, wide=wide)
+        stage_memories(
+            memory, [memory.pieces] if ends is None else ends, plan, training=training, buffers=buffers
+        )
     )
     estimate = model.predict_stage(program, device, stage.lines, communicators(plan))
     return _cost(estimate, capacity, stage)

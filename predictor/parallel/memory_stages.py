@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from predictor.errors import InvalidPlan
 from predictor.features.memory_timeline import Line, MemoryTimeline
 from predictor.parallel.memory_weights import (
+    TORCH_BUFFERS,
+    GradientBuffers,
     PieceWeights,
     StageWeights,
     piece_weights,
@@ -79,12 +81,14 @@ class _Chunk:
 class RankMemory:
     """The memory of a rank's microbatch, cut wherever a plan cuts it; parts are remembered."""
 
-    def __init__(self, rank: RankProgram) -> None:
+    def __init__(self, rank: RankProgram, away: frozenset[str] = frozenset()) -> None:
+        """Takes `rank` apart; `away` are kept values that leave for the host while other layers run."""
         timeline = rank.program.timeline
         if timeline is None:
             raise InvalidPlan("plan: the program was read back without its memory timeline; build it anew")
         self._timeline = timeline
         self._rank = rank
+        self._away = away
         self._chunks: dict[tuple[int, int, bool], _Chunk] = {}
         self.weights: PieceWeights = piece_weights(rank, timeline)
 
@@ -117,16 +121,21 @@ class RankMemory:
         nodes = np.minimum(np.asarray(part.step_nodes, dtype=np.intp), len(of_node) - 1)
         piece = of_node[nodes]
         lines = part.bytes_by_line.astype(np.float64)
-        if offloaded:
-            lines[Line.SAVED] = _near_only(part, of_node, piece)
         steps = len(piece)
+        kept = float(part.kept_bytes)
+        leaving = part.line == Line.SAVED
+        if not offloaded:
+            leaving &= np.array([name in self._away for name in part.name], dtype=bool)
+        if leaving.any():
+            rows = np.flatnonzero(leaving)
+            lines[Line.SAVED] += _near_only(part, rows, of_node, piece) - _alive(part, rows, steps)
+            last = part.forward_length - 1
+            across = rows[(part.begin[rows] <= last) & (part.end[rows] > last)]
+            kept -= float(part.size_bytes[across].sum())
         new = np.zeros(steps + 1)
         rows = np.flatnonzero(part.line == Line.PARAMETER_GRADIENT)
         np.add.at(new, part.begin[rows], part.size_bytes[rows])
         np.subtract.at(new, part.ready[rows] + 1, part.size_bytes[rows])
-        kept = float(part.kept_bytes)
-        if offloaded and 0 < part.forward_length < steps:
-            kept = 0.0
         return _Chunk(
             timeline=part,
             activations=lines[Line.SAVED] + lines[Line.RECOMPUTED],
@@ -139,35 +148,45 @@ class RankMemory:
         )
 
 
-def _near_only(part: MemoryTimeline, of_node: IntArray, piece: IntArray) -> FloatArray:
-    """(steps,) saved bytes on the device when only layers next to the running one keep theirs there."""
-    rows = np.flatnonzero(part.line == Line.SAVED)
-    steps = np.arange(len(piece))
+def _near_only(part: MemoryTimeline, rows: IntArray, of_node: IntArray, piece: IntArray) -> FloatArray:
+    """(steps,) bytes of these rows when only layers next to the running one keep theirs on the device."""
     found = np.zeros(len(piece))
     own = of_node[np.minimum(part.node[rows], len(of_node) - 1)]
     for number in np.unique(own):
-        mine = rows[own == number]
         near = np.abs(piece - number) <= _NEAR_LAYERS
-        delta = np.zeros(len(piece) + 1)
-        np.add.at(delta, part.begin[mine], part.size_bytes[mine])
-        np.subtract.at(delta, part.end[mine] + 1, part.size_bytes[mine])
-        found += np.where(near, np.cumsum(delta)[steps], 0.0)
+        found += np.where(near, _alive(part, rows[own == number], len(piece)), 0.0)
     return found
 
 
+def _alive(part: MemoryTimeline, rows: IntArray, steps: int) -> FloatArray:
+    """(steps,) bytes of these rows in each step."""
+    delta = np.zeros(steps + 1)
+    np.add.at(delta, part.begin[rows], part.size_bytes[rows])
+    np.subtract.at(delta, part.end[rows] + 1, part.size_bytes[rows])
+    total: FloatArray = np.cumsum(delta)[:steps]
+    return total
+
+
 def stage_memories(
-    memory: RankMemory, ends: Sequence[int] | IntArray, plan: Plan, *, training: bool, wide: bool = False
+    memory: RankMemory,
+    ends: Sequence[int] | IntArray,
+    plan: Plan,
+    *,
+    training: bool,
+    buffers: GradientBuffers = TORCH_BUFFERS,
+    expert_shards: int | None = None,
 ) -> list[StageMemory]:
     """The peak of every stage.
 
     Args:
         ends: (virtual stages,) pieces of virtual stage q are those from ends[q - 1] to ends[q] - 1; virtual
             stage q runs on stage q % pp.
-        wide: gradients are summed in FP32 beside 16-bit weights.
+        buffers: how the framework keeps gradients.
+        expert_shards: ranks that share a rank's experts under `zero` where they are not those of the plan.
     """
     begins = [0, *[int(end) for end in ends[:-1]]]
     cuts = list(zip(begins, (int(end) for end in ends), strict=True))
-    return [_stage(memory, cuts, stage, plan, training, wide) for stage in range(plan.pp)]
+    return [_stage(memory, cuts, stage, plan, training, buffers, expert_shards) for stage in range(plan.pp)]
 
 
 def worst_stage(stages: Sequence[StageMemory]) -> StageMemory:
@@ -181,13 +200,18 @@ def _stage(
     stage: int,
     plan: Plan,
     training: bool,
-    wide: bool,
+    buffers: GradientBuffers,
+    expert_shards: int | None,
 ) -> StageMemory:
     offloaded = Offload.ACTIVATIONS in plan.offload
     own = cuts[stage :: plan.pp]
     chunks = [memory.chunk(first, last, offloaded=offloaded) for first, last in own]
     pieces = [piece for first, last in own for piece in range(first, last)]
-    weights = stage_weights(memory.weights, pieces, plan, training=training, wide=wide)
+    weights = stage_weights(
+        memory.weights, pieces, plan, training=training, buffers=buffers, expert_shards=expert_shards
+    )
+    # A sum in FP32 is twice as wide as what a product of 16 bits adds to it; a fused product adds directly.
+    new_share = 0.0 if buffers.fused else 0.5 if buffers.wide else 1.0
     held = memory.timeline.held
     inputs = float(sum(held.input_bytes)) if stage == 0 else 0.0
     fixed = {
@@ -199,7 +223,16 @@ def _stage(
     best: StageMemory | None = None
     for chunk, forward, others, in_flight in _moments(shape, stage, tuple(c.kept_bytes for c in chunks)):
         found = _task(
-            chunks[chunk], weights, fixed, forward, others, inputs * in_flight, stage, chunk, in_flight
+            chunks[chunk],
+            weights,
+            fixed,
+            forward,
+            others,
+            inputs * in_flight,
+            stage,
+            chunk,
+            in_flight,
+            new_share,
         )
         if best is None or found.peak_bytes > best.peak_bytes:
             best = found
@@ -220,6 +253,7 @@ def _task(
     stage: int,
     number: int,
     in_flight: int,
+    new_share: float,
 ) -> StageMemory:
     """The largest step of one microbatch's forward or backward pass."""
     steps = len(chunk.activations)
@@ -233,7 +267,9 @@ def _task(
     else:
         resident = weights.gradients
         whole = weights.whole_gradients[chunk.piece[part]]
-        gradients = np.zeros(len(whole)) if forward else np.maximum(whole, chunk.new_gradients[part])
+        gradients = (
+            np.zeros(len(whole)) if forward else np.maximum(whole, new_share * chunk.new_gradients[part])
+        )
     total = chunk.activations[part] + chunk.transients[part] + gathered + gradients
     at = int(total.argmax())
     step = part.start + at

@@ -107,16 +107,43 @@ class StageWeights:
     grows: bool
 
 
+@dataclass(frozen=True, slots=True)
+class GradientBuffers:
+    """How a framework keeps the gradients of weights.
+
+    Attributes:
+        resident: in one buffer that is never given back; else they come into being during backward.
+        wide: summed up in FP32 beside 16-bit weights. fused: products add to the sum themselves.
+        copied: a flat copy of all of them is sent, as torch's DDP keeps in its buckets.
+    """
+
+    resident: bool = False
+    wide: bool = False
+    fused: bool = False
+    copied: bool = True
+
+
+TORCH_BUFFERS = GradientBuffers()
+MEGATRON_BUFFERS = GradientBuffers(resident=True, wide=True, copied=False)
+
+
 def stage_weights(
-    held: PieceWeights, pieces: Sequence[int], plan: Plan, *, training: bool, wide: bool
+    held: PieceWeights,
+    pieces: Sequence[int],
+    plan: Plan,
+    *,
+    training: bool,
+    buffers: GradientBuffers = TORCH_BUFFERS,
+    expert_shards: int | None = None,
 ) -> StageWeights:
     """Weights of a stage that runs `pieces`.
 
     Args:
-        wide: gradients are summed in FP32 beside 16-bit weights, in a buffer of their own.
+        expert_shards: ranks that share a rank's experts under `zero` where they are not those of the plan.
     """
     whole = held.stage_sum(pieces)
-    shards = np.array([shard_count(plan, experts=False), shard_count(plan, experts=True)], dtype=np.float64)
+    of_experts = shard_count(plan, experts=True) if expert_shards is None else expert_shards
+    shards = np.array([shard_count(plan, experts=False), of_experts], dtype=np.float64)
     replicas = plan.group_size("dp_cp")
     weights = whole[0] / (shards if plan.zero == 3 else 1.0)
     gradients = whole[1] / (shards if plan.zero >= 2 else 1.0)
@@ -140,21 +167,23 @@ def stage_weights(
             gathered[piece] = root[0] + sum(units[other][0] for other in near)
         if sharded_gradients:
             whole_gradients[piece] = units[piece][1] if held.is_layer[piece] else root[1]
-    buffers = 0.0
-    if training and replicas > 1:
-        if plan.zero == 0 and not wide:
-            # torch DDP keeps a flat copy of all gradients in its buckets.
-            buffers += float(gradients.sum())
-        elif plan.zero in (1, 2) and not wide:
-            buffers += 2.0 * min(float(plan.bucket_bytes), float(whole[1].sum()))
+    sent = 0.0
+    if training and replicas > 1 and buffers.copied:
+        if plan.zero == 0:
+            sent = float(gradients.sum())
+        elif plan.zero in (1, 2):
+            sent = 2.0 * min(float(plan.bucket_bytes), float(whole[1].sum()))
     return StageWeights(
         weights=float(weights.sum()),
         gradients=float(gradients.sum()) if training else 0.0,
         state=float(state.sum()) if training else 0.0,
         gathered=gathered,
         whole_gradients=whole_gradients,
-        buffers=buffers,
-        grows=plan.microbatches == 1 and plan.zero < 2 and not wide and Offload.OPTIMIZER not in plan.offload,
+        buffers=sent,
+        grows=plan.microbatches == 1
+        and plan.zero < 2
+        and not buffers.resident
+        and Offload.OPTIMIZER not in plan.offload,
     )
 
 
