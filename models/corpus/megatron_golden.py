@@ -2,8 +2,8 @@
 
 A row is one test case, hardware and software (`golden`: the branch of the container images, and the day of
 the commit). The value is torch's max_memory_allocated of the rank that writes the log, the last one: the
-last stage of a pipeline, with the head and the loss. `models.corpus.megatron_jobs` makes a graph and a plan of what
-the case's YAML says (`model_configs.jsonl.gz`).
+last stage of a pipeline, with the head and the loss. `models.corpus.megatron_jobs` makes a graph and a plan
+of what the case's YAML says (`model_configs.jsonl.gz`).
 
 Left out: rows without a configuration or whose golden file is that of another case (a new case starts with
 the file it was made from, until it is recorded anew), reinforcement learning (inference engines share the
