@@ -30,6 +30,7 @@ from predictor.features.work_table import (
     FAMILIES,
     LAUNCHES,
     MATRIX_FLOPS,
+    PARAMETER_BYTES,
     READ_BYTES,
     VECTOR_FLOPS,
     WRITE_BYTES,
@@ -129,7 +130,7 @@ _PASS_SUFFIX = ("", "_data_gradient", "_weight_gradient")
 
 _SIZE = (
     "log_flops_per_core", "log_bytes", "log_bytes_over_cache", "log_memory_over_compute",
-    "log_start_over_work",
+    "log_start_over_work", "weight_share",
 )  # fmt: skip
 _PRODUCT = (
     "log2_product_batch", "log2_m", "log2_n", "log2_k", "align_n", "align_k", "log_best_tile",
@@ -138,7 +139,10 @@ _CONVOLUTION = (
     "log2_in_channels", "log2_out_channels", "log2_group_width", "taps", "stride", "dilation",
     "log2_out_points", "images_last",
 )  # fmt: skip
-_VECTOR = ("log2_rows_per_core", "log2_columns", "align_columns", "log2_bytes_per_element")
+_VECTOR = (
+    "log2_rows_per_core", "log2_columns", "align_columns", "log2_bytes_per_element",
+    "log2_flops_per_element",
+)  # fmt: skip
 _JOB = ("log_share", "training", "compiled", "channels_last", "version", "precision")
 _DEVICE = ("log_sustained", "log_lanes", "log_cache_per_core", "log_ridge")
 FEATURES = (
@@ -167,7 +171,7 @@ _COMPUTE_BITS: Mapping[Compute, float] = {
     Compute.FP4: 4,
 }
 _ALIGNMENT_CAP = 64
-_VERSION = 2
+_VERSION = 3
 
 
 def schema_hash() -> str:
@@ -282,6 +286,7 @@ def aggregate_features(
         "log_bytes_over_cache": np.log(moved / facts.cache),
         "log_memory_over_compute": np.log((memory_s + tiny) / (compute_s + tiny)),
         "log_start_over_work": np.log(n[:, LAUNCHES] * 1e-6 / (np.maximum(compute_s, memory_s) + tiny)),
+        "weight_share": n[:, PARAMETER_BYTES] / moved,
         "log2_product_batch": np.log2(products.batch),
         "log2_m": np.log2(products.m),
         "log2_n": np.log2(products.n),
@@ -301,6 +306,7 @@ def aggregate_features(
         "log2_columns": np.log2(columns),
         "align_columns": _alignment(columns),
         "log2_bytes_per_element": np.where(is_product, 0.0, np.log2(moved / (rows * columns))),
+        "log2_flops_per_element": np.log2(n[:, VECTOR_FLOPS] / (rows * columns) + 1.0),
         "log_share": log_share,
         "training": np.full(len(table), float(job.mode is Mode.TRAIN)),
         "compiled": np.full(len(table), float(job.runtime is not Runtime.EAGER)),

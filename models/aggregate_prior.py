@@ -1,12 +1,14 @@
 """Efficiencies by kind of work: the log-linear model that the aggregate booster starts from.
 
     log multiplier(op) = sum over EFFECTS of w[effect, class and phase, level of the job]
-                         + device effect[class and phase] + slope[class and phase] * log(learned / floor)
+                         + device effect[kind] + slope[class and phase] * log(learned / floor)
+                         + source effect
 
 so that the time of an iteration is sum(floor * multiplier). Weights are shrunk to zero (the slope to 1: the
 op-level model is believed until timings disagree). Device effects are a Gaussian process over specifications:
-a device that nobody timed takes the effects of its likes, and none where there are none. Fitted by damped
-Gauss-Newton on log times, robust to outliers (pseudo-Huber).
+a device that nobody timed takes the effects of its likes, and none where there are none. What a publisher's
+harness adds to all of its timings is a source effect: fitted so that nothing else has to explain it, and left
+out of answers. Fitted by damped Gauss-Newton on log times, robust to outliers (pseudo-Huber).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ EFFECTS: Mapping[str, tuple[int, float]] = {
 }
 """Effect -> (levels, strength of the pull to zero, in iterations whose time is all of one class)."""
 _BASE_LOG = 0.2
-_DEVICE_PULL, _SLOPE_PULL = 6.0, 5.0
+_DEVICE_PULL, _SLOPE_PULL, _SOURCE_PULL = 6.0, 5.0, 20.0
 LOG_LOWEST, LOG_HIGHEST = -1.5, 2.5
 """Bounds of the log multiplier that the booster starts from."""
 
@@ -148,6 +150,7 @@ class Prior:
         effects: (GROUP_COUNT, all levels of all effects). device: (DEVICE_KINDS, devices).
         slope: (GROUP_COUNT, 2): of 32-bit jobs and of others.
         kernel, inverse: the devices, and the inverse of their likenesses (d, d).
+        sources: log factor of each source's harness.
     """
 
     effects: FloatArray
@@ -155,6 +158,7 @@ class Prior:
     slope: FloatArray
     kernel: DeviceKernel
     inverse: FloatArray
+    sources: Mapping[str, float]
 
     def device_effect(self, device: DeviceSpec) -> FloatArray:
         """(GROUP_COUNT,) effects of any device."""
@@ -181,6 +185,7 @@ class Prior:
             "slope": np.round(self.slope, 5).tolist(),
             "kernel": self.kernel.to_json(),
             "inverse": self.inverse.tolist(),
+            "sources": {name: round(value, 5) for name, value in self.sources.items()},
         }
 
     @classmethod
@@ -194,6 +199,7 @@ class Prior:
             np.array(data["slope"], dtype=np.float64),
             kernel,
             np.array(data["inverse"], dtype=np.float64).reshape(count, count),
+            {name: float(value) for name, value in data["sources"].items()},
         )
 
 
@@ -220,7 +226,7 @@ class PriorRows:
     Attributes:
         row: (n,) iteration of each op. group: (n,). floor_s, log_learned: (n,).
         log_time, weight: (r,). level: (r, effects). slope: (r,) column.
-        device: (r,) index into `devices`.
+        device, source: (r,) index into `devices` and `sources`.
     """
 
     row: Levels
@@ -233,6 +239,8 @@ class PriorRows:
     slope: Levels
     device: Levels
     devices: tuple[DeviceSpec, ...]
+    source: Levels
+    sources: tuple[str, ...]
 
 
 _ROUNDS = 8
@@ -271,8 +279,8 @@ class _Block:
 class _Design:
     """Where each weight sits in one vector, and the normal equations of a step.
 
-    Blocks in order: each effect's (class, level), devices (kind, device), slopes (class, 2). Only classes
-    that occur have columns.
+    Blocks in order: each effect's (class, level), devices (kind, device), sources (1, source), slopes
+    (class, 2). Only classes that occur have columns.
     """
 
     def __init__(self, rows: PriorRows) -> None:
@@ -289,6 +297,7 @@ class _Design:
         for (size, _), level in zip(EFFECTS.values(), rows.level.T, strict=True):
             self._add(len(self._present), size, by_class, level)
         self._add(len(DEVICE_KINDS), count, DEVICE_KIND[rows.group], rows.device)
+        self._add(1, len(rows.sources), np.zeros_like(rows.group), rows.source)
         self._add(len(self._present), 2, by_class, rows.slope, sloped=True)
         self._target = self.start()
         self._penalty = self._pulls()
@@ -329,7 +338,7 @@ class _Design:
 
     def prior(self, weights: FloatArray) -> Prior:
         """The weights by class; classes that never occurred keep the starting point."""
-        *effect_blocks, device_block, slope_block = self._blocks
+        *effect_blocks, device_block, source_block, slope_block = self._blocks
         columns = [weights[block.place].reshape(-1, block.levels) for block in effect_blocks]
         effects = np.zeros((GROUP_COUNT, sum(block.levels for block in effect_blocks)))
         effects[:, 0] = _BASE_LOG
@@ -337,7 +346,8 @@ class _Design:
         slope = np.ones((GROUP_COUNT, slope_block.levels))
         slope[self._present] = weights[slope_block.place].reshape(-1, slope_block.levels)
         device = weights[device_block.place].reshape(len(DEVICE_KINDS), -1)
-        return Prior(effects, device, slope, self._kernel, self._inverse)
+        sources = dict(zip(self._rows.sources, map(float, weights[source_block.place]), strict=True))
+        return Prior(effects, device, slope, self._kernel, self._inverse, sources)
 
     def _jacobian(self, shares: FloatArray) -> NDArray[np.float32]:
         rows, count = self._rows, len(self._rows.log_time)
@@ -356,10 +366,11 @@ class _Design:
     def _pulls(self) -> FloatArray:
         """(weights, weights) strength of the pull to the target: diagonal, but between devices."""
         penalty = np.zeros((len(self._target), len(self._target)))
-        *effect_blocks, device_block, slope_block = self._blocks
+        *effect_blocks, device_block, source_block, slope_block = self._blocks
         for block, (_, pull) in zip(effect_blocks, EFFECTS.values(), strict=True):
             penalty[block.place, block.place] = pull * np.eye(block.classes * block.levels)
         of_devices = np.kron(np.eye(device_block.classes), _DEVICE_PULL * self._inverse)
         penalty[device_block.place, device_block.place] = of_devices
+        penalty[source_block.place, source_block.place] = _SOURCE_PULL * np.eye(source_block.levels)
         penalty[slope_block.place, slope_block.place] = _SLOPE_PULL * np.eye(slope_block.classes * 2)
         return penalty

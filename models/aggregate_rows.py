@@ -48,8 +48,8 @@ class AggregateTable:
     """r iterations and the n ops behind them.
 
     Attributes:
-        rows: the measurements. log_time: (r,) log seconds. launches: (r,) kernels of an iteration.
-        rest_s: (r,) floor of the ops that are not listed.
+        rows: the measurements. source: (r,) whose they are. log_time: (r,) log seconds.
+        launches: (r,) kernels of an iteration. rest_s: (r,) floor of the ops that are not listed.
         row: (n,) which iteration an op is of, ascending.
         floor_s: (n,) floor of all runs of an op; rated_s: the same at the rated peak, traffic apart.
         log_learned: (n,) log of the op-level prediction over the floor.
@@ -57,6 +57,7 @@ class AggregateTable:
     """
 
     rows: tuple[WholeModelRow, ...]
+    source: TextArray
     log_time: FloatArray
     launches: FloatArray
     rest_s: FloatArray
@@ -77,6 +78,7 @@ class AggregateTable:
         number = np.cumsum(chosen) - 1
         return AggregateTable(
             tuple(row for row, keep in zip(self.rows, chosen, strict=True) if keep),
+            self.source[chosen],
             self.log_time[chosen],
             self.launches[chosen],
             self.rest_s[chosen],
@@ -132,7 +134,7 @@ def aggregate_table(
         progress(f"ops of {source}", done, len(groups))
         device = find_device(name)
         known = facts.setdefault(name, device_facts(device))
-        parts.append(_group(members, context, programs, op_time, device, known))
+        parts.append(_group(source, members, context, programs, op_time, device, known))
     progress(f"ops of {source}", len(groups), len(groups))
     return replace(joined_tables(parts), dropped=dropped)
 
@@ -173,6 +175,7 @@ class _Ops:
 
 
 def _group(
+    source: str,
     rows: Sequence[WholeModelRow],
     context: JobContext,
     programs: StoredPrograms,
@@ -202,6 +205,7 @@ def _group(
     arrays["features"][:, _VERSION_COLUMN] = versions[number]
     return AggregateTable(
         rows=tuple(rows),
+        source=np.full(len(rows), source),
         log_time=np.log([row.measured_s for row in rows]),
         launches=np.array([item.launches for item in ops]),
         rest_s=np.array([item.rest_s for item in ops]),

@@ -98,8 +98,14 @@ def total_of(table: AggregateTable, find_device: Callable[[str], DeviceSpec]) ->
     return Total(table.row, table.rest_s, per_launch * table.launches)
 
 
-def prior_log(prior: Prior, table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> FloatArray:
-    """(n,) log multipliers of the prior."""
+def prior_log(
+    prior: Prior,
+    table: AggregateTable,
+    find_device: Callable[[str], DeviceSpec],
+    *,
+    harness: bool = False,
+) -> FloatArray:
+    """(n,) log multipliers of the prior; `harness` adds the effect of each row's source."""
     group = groups(table.class_code, table.features[:, _PHASE])
     effects = {name: prior.device_effect(find_device(name)) for name in {row.device for row in table.rows}}
     ends = np.searchsorted(table.row, np.arange(len(table) + 1))
@@ -109,6 +115,8 @@ def prior_log(prior: Prior, table: AggregateTable, find_device: Callable[[str], 
         found[ops] = prior.log_multiplier(
             group[ops], table.log_learned[ops], job_context(row), effects[row.device]
         )
+        if harness:
+            found[ops] += prior.sources.get(str(table.source[i]), 0.0)
     return found
 
 
@@ -124,7 +132,8 @@ def fit_aggregate(
     weights = np.ones(len(table)) if weight is None else weight
     total = total_of(table, find_device)
     prior = fit_prior(prior_rows(table, find_device, weights), total)
-    booster = fit_booster(table, prior_log(prior, table, find_device), total, weights, settings, seed)
+    base = prior_log(prior, table, find_device, harness=True)
+    booster = fit_booster(table, base, total, weights, settings, seed)
     return Fitted(prior, booster)
 
 
@@ -135,6 +144,7 @@ def prior_rows(
     contexts = [job_context(row) for row in table.rows]
     names = sorted({row.device for row in table.rows})
     place = {name: i for i, name in enumerate(names)}
+    sources, source = np.unique(table.source, return_inverse=True)
     return PriorRows(
         row=table.row,
         group=groups(table.class_code, table.features[:, _PHASE]),
@@ -146,6 +156,8 @@ def prior_rows(
         slope=np.array([slope_column(context) for context in contexts], dtype=np.intp),
         device=np.array([place[row.device] for row in table.rows], dtype=np.intp),
         devices=tuple(find_device(name) for name in names),
+        source=source.astype(np.intp),
+        sources=tuple(map(str, sources)),
     )
 
 
