@@ -16,6 +16,7 @@ from typing import Any
 from record import ROOT, write
 
 from predictor.evaluation.configs import MEASURED, compare, config_rows, config_table, read_references
+from predictor.features.architectures.from_config import CACHES
 
 FOLDER = ROOT / "tests" / "assets" / "configs"
 BATCH, SEQUENCE = 2, 512
@@ -38,8 +39,26 @@ def measure(
 ) -> dict[str, int]:
     """Parameters and forward FLOPs of the module that `config` names, on the meta device."""
     import torch
-    import transformers
     from torch.utils.flop_counter import FlopCounterMode
+
+    module, settings = _module(config, architecture)
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        module(**_inputs(settings, batch, sequence))
+    sizes = [parameter.numel() for parameter in module.parameters()]
+    return {
+        "batch": batch,
+        "sequence": sequence,
+        "parameters": sum(sizes),
+        "single_parameters": sum(size == 1 for size in sizes),
+        "flops": int(counter.get_total_flops()),
+    }
+
+
+def _module(config: Mapping[str, Any], architecture: str | None) -> tuple[Any, Any]:
+    """The module that `config` names, on the meta device, and its configuration."""
+    import torch
+    import transformers
 
     transformers.logging.set_verbosity_error()
     # The published MPT configurations carry the name of a class of their own.
@@ -54,17 +73,41 @@ def measure(
     if settings.is_encoder_decoder and settings.model_type not in ("t5", "whisper"):
         # The mask of the fused kernel looks into the padding, which meta tensors do not have.
         module.set_attn_implementation("eager")
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        module(**_inputs(settings, batch, sequence))
-    sizes = [parameter.numel() for parameter in module.parameters()]
-    return {
-        "batch": batch,
-        "sequence": sequence,
-        "parameters": sum(sizes),
-        "single_parameters": sum(size == 1 for size in sizes),
-        "flops": int(counter.get_total_flops()),
-    }
+    return module, settings
+
+
+# Cached tokens: more than the window of Gemma 3, at most the positions of the others.
+PAST = 400
+PASTS = {"gemma-3-1b": 600, "opus-mt-en-de": 300}
+# Their cache holds keys and values of every head, and each step expands nothing: other products than those
+# of the latents that serving engines keep.
+OTHER_CACHES = frozenset({"deepseek_v2", "deepseek_v3"})
+
+
+def measure_step(config: Mapping[str, Any], batch: int, past: int) -> dict[str, int]:
+    """FLOPs of one more token after `past` cached ones; nothing for a model without such a step."""
+    import torch
+    import transformers
+    from torch.utils.flop_counter import FlopCounterMode
+
+    kind = config["model_type"]
+    if kind not in CACHES or kind in OTHER_CACHES:
+        return {}
+    module, settings = _module(config, None)
+    inputs = _inputs(settings, batch, past)
+    with torch.no_grad():
+        cache = module(**inputs, use_cache=True).past_key_values
+        one = torch.zeros((batch, 1), dtype=torch.long, device="meta")
+        step: dict[str, Any] = {"input_ids": one}
+        if settings.is_encoder_decoder:
+            length = settings.max_source_positions if kind == "whisper" else past
+            encoded = torch.zeros((batch, length, settings.d_model), device="meta")
+            outputs = transformers.modeling_outputs.BaseModelOutput(last_hidden_state=encoded)
+            step = {"encoder_outputs": outputs, "decoder_input_ids": one}
+        counter = FlopCounterMode(display=False)
+        with counter:
+            module(**step, past_key_values=cache, use_cache=True)
+    return {"past": past, "step_flops": int(counter.get_total_flops())}
 
 
 def _experts(module: Any) -> tuple[str, ...]:
@@ -106,6 +149,7 @@ def measure_all() -> dict[str, Any]:
     for name in names:
         config = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         found[name] = measure(config, BATCH, SEQUENCES.get(name, SEQUENCE))
+        found[name] |= measure_step(config, BATCH, PASTS.get(name, PAST))
     return {
         "torch": torch.__version__.partition("+")[0],
         "transformers": transformers.__version__,
@@ -156,6 +200,9 @@ matrix FLOPs.
 - Parameter tensors of one element (a temperature, the bias of a single output) are read as
   constants; `difference` leaves them aside. A mask token that no forward pass reads is not in a
   graph (`use_mask_token` is off for DINOv2).
+- *Step*: one more token after cached ones, whose number stands beside it, against transformers' own
+  cache. DeepSeek's is left out: transformers caches keys and values of every head, the graph latents
+  of 576 numbers that the queries meet directly, as serving engines do.
 - transformers 5 ties the head of every T5 to its word table, whatever `tie_word_embeddings` says;
   so do we."""
 

@@ -31,7 +31,10 @@ FOLDER = Path(__file__).resolve().parents[2] / "tests" / "assets" / "configs"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the implementation has and does; batch and sequence are those of its forward pass."""
+    """What the implementation has and does; batch and sequence are those of its forward pass.
+
+    `past` tokens are cached before one decoding step of `step_flops`; 0 where no step was measured.
+    """
 
     name: str
     batch: int
@@ -40,6 +43,8 @@ class Reference:
     single_parameters: int
     """Of these, tensors of one element, which the reader takes for constants."""
     flops: int
+    past: int = 0
+    step_flops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class Comparison:
     parameters: int
     flops: int
     square_flops: int
+    step_flops: int = 0
 
     @property
     def parameter_difference(self) -> int:
@@ -60,6 +66,11 @@ class Comparison:
     def flops_ratio(self) -> float:
         """Ours over theirs, both with whole squares."""
         return self.square_flops / self.reference.flops
+
+    @property
+    def step_ratio(self) -> float | None:
+        """Ours over theirs for one decoding step; None where none was measured."""
+        return self.step_flops / self.reference.step_flops if self.reference.step_flops else None
 
 
 def read_references(folder: Path) -> list[Reference]:
@@ -76,18 +87,28 @@ def read_references(folder: Path) -> list[Reference]:
 
 def compare(folder: Path, reference: Reference) -> Comparison:
     """Builds one configuration and counts it."""
-    data = from_config(folder / f"{reference.name}.json", batch=reference.batch, sequence=reference.sequence)
+    path, batch = folder / f"{reference.name}.json", reference.batch
+    parameters, works = _counted(from_config(path, batch=batch, sequence=reference.sequence))
+    step: list[OpWork] = []
+    if reference.step_flops:
+        source = reference.past
+        _, step = _counted(from_config(path, batch=batch, past_length=reference.past, source_length=source))
+    return Comparison(
+        reference,
+        parameters,
+        sum(work.matrix_flops for work in works),
+        sum(_square_flops(work) for work in works),
+        sum(work.matrix_flops for work in step),
+    )
+
+
+def _counted(data: bytes) -> tuple[int, list[OpWork]]:
+    """Parameters and forward works of a graph."""
     graph = read_graph(data)
     program = build_program(
         graph, mode=Mode.INFER, precision=Precision.FP32, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
     )
-    works = [op.work for op in program.ops]
-    return Comparison(
-        reference,
-        graph.parameter_count,
-        sum(work.matrix_flops for work in works),
-        sum(_square_flops(work) for work in works),
-    )
+    return graph.parameter_count, [op.work for op in program.ops]
 
 
 def _square_flops(work: OpWork) -> int:
@@ -112,10 +133,18 @@ def config_rows(found: Sequence[Comparison]) -> list[EvaluationRow]:
     wrong = sum(item.parameter_difference != 0 for item in found)
     errors = [abs(item.flops_ratio - 1.0) for item in found]
     scores = (("wrong_parameter_counts", float(wrong), 0.0), ("max_flops_error", max(errors), 0.01))
-    return [
+    rows = [
         EvaluationRow("G4", "graphs", "none", "configurations", metric, value, goal, len(found))
         for metric, value, goal in scores
     ]
+    steps = [abs(item.step_ratio - 1.0) for item in found if item.step_ratio is not None]
+    if steps:
+        rows.append(
+            EvaluationRow(
+                "G4", "graphs", "none", "decoding steps", "max_flops_error", max(steps), 0.01, len(steps)
+            )
+        )
+    return rows
 
 
 def config_table(found: Sequence[Comparison]) -> Table:
@@ -131,11 +160,13 @@ def config_table(found: Sequence[Comparison]) -> Table:
             f"{item.reference.flops / 1e9:,.3f}",
             f"{item.flops_ratio:.5f}",
             f"{item.flops / item.reference.flops:.4f}",
+            "" if item.step_ratio is None else f"{item.step_flops / 1e9:,.3f} after {item.reference.past}",
+            "" if item.step_ratio is None else f"{item.step_ratio:.5f}",
         )
         for item in found
     )
     header = (
         *("configuration", "batch x sequence", "parameters", "theirs", "difference"),
-        *("GFLOP", "theirs", "ratio", "ratio, triangles"),
+        *("GFLOP", "theirs", "ratio", "ratio, triangles", "step, GFLOP", "ratio"),
     )
     return Table("Configurations", header, lines)

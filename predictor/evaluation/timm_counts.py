@@ -20,7 +20,7 @@ from pathlib import Path
 
 from predictor.api import Predictor
 from predictor.errors import InvalidData, OutputNotWritable, PerfcastError
-from predictor.features.execution import execution_order
+from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
 from predictor.features.program import build_program
 from predictor.features.reader import read_graph
@@ -120,17 +120,20 @@ _NORMS = {
 
 
 def _elements(graph: Graph) -> dict[str, int]:
-    weights = execution_order(graph)[1]
+    weights, trained = execution_order(graph)[1], with_gradient(graph, graph.nodes)
     found: Counter[str] = Counter()
     for node in graph.nodes:
-        name, operand = _counted(graph, node, weights)
+        name, operand = _counted(node, weights, trained)
         if name:
             found[name] += graph.values[operand].elements
     return dict(found)
 
 
-def _counted(graph: Graph, node: Node, weights: set[str]) -> tuple[str, str]:
-    """Kind of a norm, pool or resampling, and the tensor whose elements count; empty for other nodes."""
+def _counted(node: Node, weights: set[str], trained: set[str]) -> tuple[str, str]:
+    """Kind of a norm, pool or resampling, and the tensor whose elements count; empty for other nodes.
+
+    A norm has scale and shift where its scale is trained, or computed from what is.
+    """
     if node.op_type == "GlobalAveragePool":
         return "global_pool", node.inputs[0]
     if node.op_type == "Resize":
@@ -138,7 +141,7 @@ def _counted(graph: Graph, node: Node, weights: set[str]) -> tuple[str, str]:
     name = _NORMS.get(node.op_type, "")
     if not name:
         return "", ""
-    affine = node.op_type == "InstanceNormalization" or node.inputs[1] in graph.parameters
+    affine = node.op_type == "InstanceNormalization" or node.inputs[1] in trained
     kind = "weight_norm" if node.inputs[0] in weights else name
     return kind if affine else f"{kind}_plain", node.inputs[0]
 

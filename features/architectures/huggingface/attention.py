@@ -93,6 +93,7 @@ class Attention:
         joint: query, key and value are one matrix.
         causal: a token sees itself and what is before it.
         window: how many tokens back it sees; None for all.
+        keeps_window: a cache holds no more than the window.
         scale: factor on the scores; None is one over the root of the head size.
         written_out: the implementation has no fused kernel.
         softcap: scores are squeezed by tanh to this size.
@@ -107,6 +108,7 @@ class Attention:
     joint: bool = False
     causal: bool = True
     window: int | None = None
+    keeps_window: bool = True
     rotary: Rotary | None = None
     normalised: QueryKeyNorm = QueryKeyNorm.NONE
     norm: Norm | None = None
@@ -127,9 +129,9 @@ class Attention:
         if self.rotary:
             query, key = self.rotary(job, query), self.rotary(job, key)
         if self.causal:
-            layer = next_layer(job)
-            key = extended(job, f"{layer}.key", key, self.window)
-            value = extended(job, f"{layer}.value", value, self.window)
+            layer, bound = next_layer(job), self.window if self.keeps_window else None
+            key = extended(job, f"{layer}.key", key, bound)
+            value = extended(job, f"{layer}.value", value, bound)
         mixed = self.attend(job, query, key, value, position_bias=position_bias)
         return b.linear(merge_heads(b, mixed), x.size(-1), bias=self.out_bias)
 

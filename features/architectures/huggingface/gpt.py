@@ -64,14 +64,9 @@ def _kv_heads(f: Fields, heads: int) -> int:
 
 
 def caches(f: Fields) -> tuple[LayerCache, ...]:
-    """What each layer keeps per token."""
+    """What each layer keeps per token; GPT-Neo's windows hide old tokens, and do not forget them."""
     _, _, layers, heads, head_dim = _sizes(f)
-    local = [kind == "local" for kind in _neo_layers(f, layers)] if f.get("model_type") == "gpt_neo" else []
-    window = f.integer("window_size", default=256)
-    return tuple(
-        LayerCache(_kv_heads(f, heads), head_dim, head_dim, window if any(local[index : index + 1]) else None)
-        for index in range(layers)
-    )
+    return (LayerCache(_kv_heads(f, heads), head_dim, head_dim),) * layers
 
 
 def gpt2(job: Job) -> Sequence[Tensor]:
@@ -109,7 +104,14 @@ def gpt_neo(job: Job) -> Sequence[Tensor]:
     def layer(job: Job, index: int) -> tuple[Branch, Branch]:
         reach = window if kinds[index] == "local" else None
         attention = Attention(
-            heads, heads, head_dim, out_bias=True, window=reach, scale=1.0, written_out=True
+            heads,
+            heads,
+            head_dim,
+            out_bias=True,
+            window=reach,
+            keeps_window=False,
+            scale=1.0,
+            written_out=True,
         )
         return branches(job, attention, feed_forward)
 

@@ -21,6 +21,9 @@ from predictor.evaluation.configs import (
 
 THEIRS = Reference("one", 2, 16, parameters=101, single_parameters=1, flops=1000)
 OURS = Comparison(THEIRS, parameters=100, flops=900, square_flops=1000)
+STEP = Comparison(
+    replace(THEIRS, past=9, step_flops=50), parameters=100, flops=900, square_flops=1000, step_flops=51
+)
 
 
 def values(found: list[Comparison]) -> dict[str, float]:
@@ -41,7 +44,15 @@ def test_every_difference_counts() -> None:
 def test_the_table_shows_both_sides() -> None:
     (line,) = config_table([OURS]).lines
     assert line[:5] == ("one", "2 x 16", "100", "101", "0")
-    assert line[-2:] == ("1.00000", "0.9000")
+    assert line[-4:] == ("1.00000", "0.9000", "", "")
+    (line,) = config_table([STEP]).lines
+    assert line[-2:] == ("0.000 after 9", "1.02000")
+
+
+def test_steps_have_a_row_of_their_own() -> None:
+    rows = {row.group: row for row in config_rows([OURS, STEP])}
+    assert rows["decoding steps"].value == pytest.approx(0.02)
+    assert rows["decoding steps"].n == 1
 
 
 def test_a_suite_of_one_configuration(tmp_path: Path) -> None:
@@ -52,6 +63,7 @@ def test_a_suite_of_one_configuration(tmp_path: Path) -> None:
     rows, (table,) = config_suite(tmp_path)
     assert [(row.metric, row.value, row.n) for row in rows] == [
         ("wrong_parameter_counts", 0, 1),
+        ("max_flops_error", 0, 1),
         ("max_flops_error", 0, 1),
     ]
     assert len(table.lines) == 1

@@ -79,6 +79,7 @@ def test_parameters_and_flops_are_those_of_the_implementation(reference: Referen
     assert found.parameter_difference == 0
     assert found.square_flops == reference.flops
     assert found.flops <= found.square_flops
+    assert found.step_flops == reference.step_flops
 
 
 @pytest.mark.parametrize("values", [LLAMA, MIXTRAL, VIT, "deberta-v3-base", "clip-vit-base-patch32"])
