@@ -131,7 +131,10 @@ def load_programs(source: str, corpus: Path, graphs: Iterable[str] | None = None
         files = [path for path in files if path in chosen]
     if not files:
         raise InvalidData(f"{folder}: no programs there; run `perfcast corpus build --source {source}` first")
-    frame = pl.concat([pl.read_parquet(path) for path in files], how="vertical_relaxed")
+    # Files of before a shape got a further number lack its column: it was 0 then.
+    frame = pl.concat([pl.read_parquet(path) for path in files], how="diagonal_relaxed")
+    absent = [pl.lit(0, dtype=pl.Int64).alias(name) for name in _NUMBERS if name not in frame.columns]
+    frame = frame.with_columns(absent).with_columns(pl.col(_NUMBERS).fill_null(0))
     return StoredPrograms(_programs(frame))
 
 

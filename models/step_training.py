@@ -1,0 +1,199 @@
+"""Trains the step model from every whole-model source of a corpus, and measures how far off it is.
+
+Two models: of devices that kernels are launched on, and of processors. Half-widths of the intervals come from
+model families left out (devices that were timed) and from chips left out in every source (new ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.errors import InvalidData
+from predictor.features.tiles import FloatArray
+from predictor.hardware.spec import DeviceKind, DeviceSpec
+from predictor.models.aggregate_features import schema_hash
+from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
+from predictor.models.aggregate_training import BoostSettings, Fitted, fit_aggregate
+from predictor.models.bundle import Json, TrainedModel
+from predictor.models.calibration import grouped_quantile
+from predictor.models.corpus.build import Progress, missing_sources, silent
+from predictor.models.corpus.whole_model import READERS, WholeModelRow
+from predictor.models.op_time import OpTimeModel
+from predictor.models.step_time import DEVICE, HOST
+from predictor.types import Precision
+
+FindDevice = Callable[[str], DeviceSpec]
+
+SETTINGS: Mapping[str, BoostSettings] = {
+    DEVICE: BoostSettings(rounds=300, depth=10, min_child_weight=6.0),
+    HOST: BoostSettings(rounds=200, depth=7, min_child_weight=4.0, ridge=5.0),
+}
+CALIBRATION: Mapping[str, BoostSettings] = {
+    DEVICE: BoostSettings(rounds=120, depth=9, min_child_weight=6.0),
+    HOST: SETTINGS[HOST],
+}
+"""Fewer rounds: errors of held-out rows hardly change after these."""
+FOLDS = 5
+_CROWDING = 0.3
+"""A cell of n rows counts as n^0.7: many rows of one harness say less than as many of many."""
+
+
+def is_trained_on(row: WholeModelRow, find_device: FindDevice) -> bool:
+    """One device that runs GPU kernels or is a processor, in a precision whose rates are known."""
+    kind = find_device(row.device).kind
+    return (
+        row.devices == 1 and kind in (DeviceKind.GPU, DeviceKind.CPU) and row.precision is not Precision.FP64
+    )
+
+
+def step_tables(
+    corpus: Path,
+    op_time: OpTimeModel,
+    find_device: FindDevice,
+    *,
+    sources: Sequence[str] = tuple(READERS),
+    keep: Callable[[WholeModelRow], bool] = lambda row: True,
+    progress: Progress = silent,
+) -> Mapping[str, AggregateTable]:
+    """Training tables by DEVICE and HOST, of those of `sources` that the corpus holds.
+
+    Raises InvalidData when it holds none.
+    """
+    present = [name for name in sources if name not in missing_sources(corpus, sources)]
+    parts = [
+        aggregate_table(
+            name,
+            corpus,
+            op_time,
+            find_device,
+            keep=lambda row: keep(row) and is_trained_on(row, find_device),
+            progress=progress,
+        )
+        for name in present
+    ]
+    if not parts:
+        raise InvalidData(f"{corpus}: no whole-model source; run `perfcast corpus build` first")
+    table = joined_tables(parts)
+    hosts = np.array([find_device(row.device).kind.is_host for row in table.rows])
+    return {name: table.take(mask) for name, mask in ((DEVICE, ~hosts), (HOST, hosts)) if mask.any()}
+
+
+def row_weights(table: AggregateTable) -> FloatArray:
+    """(r,) weights, mean 1: the publisher's own, and less a row in crowded cells of one harness and chip."""
+    own = np.array([row.weight for row in table.rows])
+    cells = np.array(
+        [
+            f"{source} {row.device_group} {row.mode} {row.precision} {row.runtime}"
+            for source, row in zip(table.source, table.rows, strict=True)
+        ]
+    )
+    _, cell, count = np.unique(cells, return_inverse=True, return_counts=True)
+    weight = own * count[cell] ** -_CROWDING
+    return np.asarray(weight / weight.mean(), dtype=np.float64)
+
+
+def group_folds(groups: NDArray[np.str_], count: int, seed: int) -> NDArray[np.intp]:
+    """(r,) fold of each row: groups stay whole, folds get about equally many rows."""
+    names, index, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(-(sizes + np.random.default_rng(seed).random(len(names))))
+    fold, load = np.zeros(len(names), dtype=np.intp), np.zeros(count)
+    for group in order:
+        fold[group] = int(load.argmin())
+        load[fold[group]] += sizes[group]
+    return np.asarray(fold[index], dtype=np.intp)
+
+
+def held_out_log_times(
+    table: AggregateTable,
+    fold: NDArray[np.intp],
+    find_device: FindDevice,
+    settings: BoostSettings,
+    seed: int,
+    *,
+    progress: Progress = silent,
+) -> FloatArray:
+    """(r,) log times of every row as a fit without its fold predicts them."""
+    found = np.zeros(len(table))
+    folds = np.unique(fold)
+    for done, number in enumerate(folds):
+        progress("folds", done, len(folds))
+        inside = fold == number
+        fitted = fit_table(table.take(~inside), find_device, settings, seed)
+        found[inside] = fitted.log_times(table.take(inside), find_device)
+    progress("folds", len(folds), len(folds))
+    return found
+
+
+def fit_table(table: AggregateTable, find_device: FindDevice, settings: BoostSettings, seed: int) -> Fitted:
+    """Prior and booster, rows weighted."""
+    return fit_aggregate(table, find_device, settings, seed, weight=row_weights(table))
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Log residuals, predicted over measured, of rows left out by family and by chip."""
+
+    family: FloatArray
+    chip: FloatArray
+
+
+def train_step_time(
+    tables: Mapping[str, AggregateTable],
+    find_device: FindDevice,
+    seed: int,
+    *,
+    progress: Progress = silent,
+) -> tuple[TrainedModel, dict[str, Json]]:
+    """The stored model, and its errors on families and chips left out."""
+    boosters: dict[str, bytes] = {}
+    priors: dict[str, Json] = {}
+    spreads: dict[str, Json] = {}
+    metrics: dict[str, Json] = {}
+    for name, table in tables.items():
+        held = _held(table, find_device, CALIBRATION[name], seed, progress)
+        spreads[name] = {
+            "known": grouped_quantile(held.family, table.source),
+            "new": grouped_quantile(held.chip, table.text("device_group")),
+        }
+        metrics[name] = {
+            "held_out_families": _errors(held.family),
+            "held_out_chips": _errors(held.chip),
+            "rows": _counts(table),
+        }
+        fitted = fit_table(table, find_device, SETTINGS[name], seed)
+        boosters[name] = bytes(fitted.booster.save_raw("ubj"))
+        priors[name] = fitted.prior.to_json()
+    params: dict[str, Json] = {"feature_schema": schema_hash(), "priors": priors, "spreads": spreads}
+    return TrainedModel(boosters, params), metrics
+
+
+def _held(
+    table: AggregateTable, find_device: FindDevice, settings: BoostSettings, seed: int, progress: Progress
+) -> _Held:
+    residuals = []
+    for groups in (table.text("family"), table.text("device_group")):
+        fold = group_folds(groups, min(FOLDS, len(np.unique(groups))), seed)
+        if len(np.unique(fold)) < 2:
+            raise InvalidData("all whole-model rows are of one group: nothing can be held out")
+        predicted = held_out_log_times(table, fold, find_device, settings, seed, progress=progress)
+        residuals.append(predicted - table.log_time)
+    return _Held(*residuals)
+
+
+def _errors(residual: FloatArray) -> dict[str, Json]:
+    error = np.abs(np.expm1(residual))
+    return {
+        "mape": round(float(error.mean()), 6),
+        "median": round(float(np.median(error)), 6),
+        "n": int(error.size),
+    }
+
+
+def _counts(table: AggregateTable) -> dict[str, Json]:
+    names, counts = np.unique(table.source, return_counts=True)
+    return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
