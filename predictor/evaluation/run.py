@@ -19,12 +19,15 @@ from predictor.evaluation import (
     onnx_node_tests,
     timm_graphs,
     torch_capture,
+    whole_model_sources,
 )
 from predictor.evaluation.report import Table, cells_table, write_report
 from predictor.evaluation.rows import EvaluationRow
 from predictor.files import write_whole
 from predictor.models.bundle import Bundle
 from predictor.models.corpus.build import Progress, build_corpus, data_root, missing_sources, silent
+from predictor.models.corpus.programs import build_programs
+from predictor.models.corpus.whole_model import whole_model_rows
 from predictor.models.train import KERNEL_POWER_SOURCE, MEMORY_SOURCE, OP_SOURCE, POWER_SOURCES
 
 RECORD = Path(__file__).with_name("record.json")
@@ -166,6 +169,13 @@ def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationR
     return rows, [distributed.distributed_table(scored), *tables]
 
 
+def _sources(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
+    corpus, root = _corpus(options, whole_model_sources.TRAINED, progress), data_root(options.root)
+    for source in whole_model_sources.TRAINED:
+        build_programs(source, whole_model_rows(corpus, source), root, corpus, progress=progress)
+    return whole_model_sources.source_suite(root, corpus, options.bundle, progress)
+
+
 def _corpus(options: Options, sources: Sequence[str], progress: Progress) -> Path:
     if missing := missing_sources(options.corpus, sources):
         build_corpus(options.root, options.corpus, only=missing, progress=progress)
@@ -177,6 +187,7 @@ SUITES: Mapping[str, Callable[[Options, Progress], tuple[list[EvaluationRow], li
     "memory": _memory,
     "energy": _energy,
     "graphs": _graphs,
+    "sources": _sources,
     "distributed": _distributed,
 }
 """Suite name -> (rows, tables of the report)."""

@@ -1,0 +1,277 @@
+"""Training steps of NVIDIA's examples (Lambda, T7) and torchvision steps on six cards (T8), GPU held out.
+
+Zero-shot: the bundle has seen no whole-model time of these sources, and each row is asked through the public
+Predictor. Held out: the aggregate model is fitted on every source without the chip of the scored rows, under
+every name, memory size and form factor. Equal systems are one cell, their median. Rows of several GPUs
+and of double precision are reported and have no goal: DataParallel copies the model at each step, which no
+plan here describes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from predictor.api import Predictor
+from predictor.errors import PerfcastError
+from predictor.evaluation.report import Table
+from predictor.evaluation.rows import EvaluationRow, absolute_errors, scored_rows
+from predictor.features.graph import Graph
+from predictor.hardware.catalog import find_device
+from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
+from predictor.models.aggregate_training import BoostSettings, fit_aggregate
+from predictor.models.bundle import Bundle
+from predictor.models.corpus import lambda_pytorch, pytorch_gpu_benchmark
+from predictor.models.corpus.build import Progress, silent
+from predictor.models.corpus.whole_model import WholeModelRow, reader, source_graph
+from predictor.models.op_time import OpTimeModel
+from predictor.parallel.plan import Plan
+from predictor.request import PredictionRequest
+from predictor.types import Precision
+
+LAMBDA, TORCHVISION = lambda_pytorch.SOURCE, pytorch_gpu_benchmark.SOURCE
+TRAINED = (LAMBDA, TORCHVISION, "gavel", "detectron2_pycls", "nvidia_dle_tables")
+"""Sources that the held-out fits learn from."""
+GOAL = 0.12
+SUITE = "time"
+SEED = 20260
+_WORST = 20
+
+Answer = tuple[float, float, float]
+"""Seconds: value, low, high."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredCell:
+    """Equal rows: one of them, their median time, and the answer or the reason why there is none."""
+
+    row: WholeModelRow
+    measured_s: float
+    answer: Answer | None
+    reason: str = ""
+
+
+def cells_of(rows: Iterable[WholeModelRow]) -> list[tuple[WholeModelRow, float]]:
+    """Rows that are one question, with the median of their times."""
+    groups: dict[object, list[WholeModelRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.job, row.batch, row.device, row.devices, row.framework_version].append(row)
+    return [(group[0], float(np.median([row.measured_s for row in group]))) for group in groups.values()]
+
+
+def zero_shot(
+    source: str,
+    root: Path,
+    predictor: Predictor,
+    *,
+    keep: Callable[[WholeModelRow], bool] = lambda row: True,
+    progress: Progress = silent,
+) -> list[ScoredCell]:
+    """Every cell of a source asked through the public Predictor."""
+    cells = [cell for cell in cells_of(reader(source).read_rows(root / source).rows) if keep(cell[0])]
+    graphs: dict[object, Graph] = {}
+    scored: list[ScoredCell] = []
+    for done, (row, measured_s) in enumerate(cells):
+        progress(f"zero-shot {source}", done, len(cells))
+        key = (row.graph, row.batch, row.mode)
+        if key not in graphs:
+            graphs[key] = source_graph(source, root, *key)
+        try:
+            found = predictor.predict(request_of(row, graphs[key])).iteration_time_s
+        except PerfcastError as error:
+            scored.append(ScoredCell(row, measured_s, None, error.message))
+        else:
+            scored.append(ScoredCell(row, measured_s, (found.value, found.low, found.high)))
+    progress(f"zero-shot {source}", len(cells), len(cells))
+    return scored
+
+
+def request_of(row: WholeModelRow, graph: Graph) -> PredictionRequest:
+    """The question a user would ask for a row; its graph holds the batch of one device."""
+    major = int(row.framework_version)
+    minor = round((row.framework_version - major) * 100)
+    return PredictionRequest(
+        graph,
+        row.device,
+        batch=row.batch * row.devices,
+        mode=row.mode,
+        precision=row.precision,
+        optimizer=row.optimizer,
+        runtime=row.runtime,
+        layout=row.layout,
+        plan=Plan(dp=row.devices),
+        framework_version=f"{major}.{minor}" if row.framework_version else "",
+    )
+
+
+def held_out(
+    scored: str,
+    sources: Sequence[str],
+    corpus: Path,
+    op_time: OpTimeModel,
+    settings: BoostSettings,
+    *,
+    progress: Progress = silent,
+) -> list[ScoredCell]:
+    """Cells of `scored` on one GPU, each predicted by a fit on all `sources` without its chip.
+
+    Raises InvalidData: a source or its programs are absent from the corpus.
+    """
+    tables = {
+        name: aggregate_table(name, corpus, op_time, find_device, keep=_is_trained_on, progress=progress)
+        for name in dict.fromkeys((scored, *sources))
+    }
+    everything = joined_tables(list(tables.values()))
+    chips = everything.text("device_group")
+    asked = tables[scored]
+    found: list[ScoredCell] = []
+    holds = sorted(set(asked.text("device_group")))
+    for done, chip in enumerate(holds):
+        progress(f"held out {scored}", done, len(holds))
+        train, test = everything.take(chips != chip), asked.take(asked.text("device_group") == chip)
+        found += _fitted_cells(train, test, settings)
+    progress(f"held out {scored}", len(holds), len(holds))
+    return found
+
+
+def _is_trained_on(row: WholeModelRow) -> bool:
+    return (
+        row.devices == 1 and row.precision is not Precision.FP64 and not find_device(row.device).kind.is_host
+    )
+
+
+def _fitted_cells(train: AggregateTable, test: AggregateTable, settings: BoostSettings) -> list[ScoredCell]:
+    weight = np.array([row.weight for row in train.rows])
+    fitted = fit_aggregate(train, find_device, settings, SEED, weight=weight)
+    seconds = np.exp(fitted.log_times(test, find_device))
+    answer = {id(row): float(value) for row, value in zip(test.rows, seconds, strict=True)}
+    return [ScoredCell(row, measured_s, (answer[id(row)],) * 3) for row, measured_s in cells_of(test.rows)]
+
+
+def lambda_rows(cells: Sequence[ScoredCell], hold: str, goal: float | None) -> list[EvaluationRow]:
+    """T7: the mean over GPUs of each one's mean error, every GPU, every task, and several GPUs together."""
+    alone = [cell for cell in cells if cell.row.devices == 1]
+    rows = _macro(alone, "T7", hold, "all", goal, lambda cell: cell.row.device)
+    for device in sorted({cell.row.device for cell in alone}):
+        rows += _errors([c for c in alone if c.row.device == device], "T7", hold, f"device:{device}")
+    for task in sorted({cell.row.model for cell in alone}):
+        rows += _errors([c for c in alone if c.row.model == task], "T7", hold, f"task:{task}")
+    return rows + _errors([c for c in cells if c.row.devices > 1], "T7", hold, "several GPUs")
+
+
+def torchvision_rows(cells: Sequence[ScoredCell], hold: str, goal: float | None) -> list[EvaluationRow]:
+    """T8: both harnesses apart, every device and mode; double precision and DataParallel reported."""
+    alone = [c for c in cells if c.row.devices == 1]
+    scored = [c for c in alone if c.row.precision is not Precision.FP64]
+    rows: list[EvaluationRow] = []
+    for harness in pytorch_gpu_benchmark.HARNESSES:
+        chosen = [c for c in scored if pytorch_gpu_benchmark.harness_of(c.row) == harness]
+        rows += _errors(chosen, "T8", hold, f"harness {harness}", goal)
+        for device in sorted({cell.row.device for cell in chosen}):
+            rows += _errors(
+                [c for c in chosen if c.row.device == device], "T8", hold, f"{harness}, device:{device}"
+            )
+    rows += _errors([c for c in alone if c.row.precision is Precision.FP64], "T8", hold, "double precision")
+    return rows + _errors([c for c in cells if c.row.devices > 1], "T8", hold, "DataParallel")
+
+
+def _macro(
+    cells: Sequence[ScoredCell],
+    id: str,
+    hold: str,
+    group: str,
+    goal: float | None,
+    part_of: Callable[[ScoredCell], str],
+) -> list[EvaluationRow]:
+    parts: dict[str, list[ScoredCell]] = defaultdict(list)
+    for cell in cells:
+        if cell.answer is not None:
+            parts[part_of(cell)].append(cell)
+    if not parts:
+        return []
+    means = [float(_absolute(part).mean()) for part in parts.values()]
+    count = sum(map(len, parts.values()))
+    return [
+        EvaluationRow(id, SUITE, hold, f"{id} {hold}: {group}", "mape", float(np.mean(means)), goal, count)
+    ]
+
+
+def _absolute(cells: Sequence[ScoredCell]) -> np.ndarray:
+    predicted = [cell.answer[0] for cell in cells if cell.answer is not None]
+    return absolute_errors(predicted, [cell.measured_s for cell in cells if cell.answer is not None])
+
+
+def _errors(
+    cells: Sequence[ScoredCell], id: str, hold: str, group: str, goal: float | None = None
+) -> list[EvaluationRow]:
+    answered = [(cell.measured_s, cell.answer) for cell in cells if cell.answer is not None]
+    rows = scored_rows(
+        [measured for measured, _ in answered],
+        [answer for _, answer in answered],
+        id=id,
+        suite=SUITE,
+        hold=hold,
+        group=f"{id} {hold}: {group}",
+        goal_mean=goal,
+    )
+    exact = all(low == high for _, (_, low, high) in answered)
+    return [row for row in rows if not (exact and row.metric == "coverage")]
+
+
+def worst_cells(title: str, cells: Sequence[ScoredCell], count: int = _WORST) -> Table:
+    """The cells that are furthest off, on a log scale."""
+    answered = [cell for cell in cells if cell.answer is not None]
+    answered.sort(key=lambda cell: -abs(np.log(_ratio(cell))))
+    lines = [
+        (
+            cell.row.model,
+            cell.row.device,
+            str(cell.row.batch),
+            cell.row.mode.value,
+            cell.row.precision.value,
+            f"{cell.row.framework_version:.2f}",
+            f"{cell.measured_s * 1e3:.4g}",
+            f"{_ratio(cell):.2f}",
+        )
+        for cell in answered[:count]
+    ]
+    header = ("model", "device", "batch", "mode", "precision", "torch", "measured ms", "predicted / measured")
+    return Table(title, header, tuple(lines))
+
+
+def _ratio(cell: ScoredCell) -> float:
+    return cell.answer[0] / cell.measured_s if cell.answer is not None else float("nan")
+
+
+def counts_table(root: Path, sources: Sequence[str]) -> Table:
+    """Rows of each source: available, used, and left out by reason."""
+    lines: list[tuple[str, ...]] = []
+    for name in sources:
+        found = reader(name).read_rows(root / name)
+        dropped: Mapping[str, int] = found.dropped
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items()) or "none"
+        lines.append((name, f"{found.available:,}", f"{len(found.rows):,}", reasons))
+    return Table("Rows by source", ("source", "available", "used", "left out"), tuple(lines))
+
+
+def source_suite(
+    root: Path, corpus: Path, bundle: Path | None, progress: Progress = silent
+) -> tuple[list[EvaluationRow], list[Table]]:
+    """Both sources, zero-shot and with each GPU held out, and the worst cells of each."""
+    predictor = Predictor.load(bundle)
+    op_time = OpTimeModel.from_bundle(Bundle.load(bundle))
+    rows: list[EvaluationRow] = []
+    tables = [counts_table(root, TRAINED)]
+    for source, rows_of in ((LAMBDA, lambda_rows), (TORCHVISION, torchvision_rows)):
+        asked = zero_shot(source, root, predictor, progress=progress)
+        rows += rows_of(asked, "zero-shot", None)
+        fitted = held_out(source, TRAINED, corpus, op_time, BoostSettings(), progress=progress)
+        rows += rows_of(fitted, "device", GOAL)
+        tables.append(worst_cells(f"{source}: worst cells, GPU held out", fitted))
+        alone = [cell for cell in asked if _is_trained_on(cell.row)]
+        tables.append(worst_cells(f"{source}: worst cells, zero-shot", alone))
+    return rows, tables
