@@ -9,9 +9,9 @@ from __future__ import annotations
 from predictor.features.dtype import Compute
 from predictor.features.graph import Value
 from predictor.features.op_view import OpView, element_bits
-from predictor.features.ops.parts import size_of, unbroadcast, weight_bytes
+from predictor.features.ops.parts import size_of, unbroadcast, weight_bytes, work
 from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Contraction, Family, OpWork, Phase
+from predictor.features.work import Contraction, Elements, Family, OpWork, Phase
 
 
 def contract(
@@ -208,3 +208,60 @@ def linear(op: OpView) -> tuple[OpWork, ...]:
 def linear_backward(op: OpView) -> Backward:
     """dX, dW, and the column sum for the bias."""
     return _linear_backward(op, *_linear_sizes(op), bias_index=2)
+
+
+def _widened(op: OpView) -> Value:
+    weight = op.input(1)
+    return Value("widened", weight.shape, op.input(0).dtype)
+
+
+def _widening(op: OpView, phase: Phase) -> OpWork:
+    """Blocks of few bits to a matrix of the activations' type."""
+    weight, wide = op.input(1), _widened(op)
+    scales = op.optional(3)
+    reads = (weight,) if scales is None else (weight, scales)
+    return work(
+        op,
+        Family.ELEMENTWISE,
+        "dequantize",
+        Elements(weight.elements),
+        reads=reads,
+        writes=(wide,),
+        flops=2 * weight.elements,
+        phase=phase,
+    )
+
+
+@WORK_RULES.register("perfcast", "BlockLinear")
+def block_linear(op: OpView) -> tuple[OpWork, ...]:
+    """x W + b with W stored in blocks (input 1, scales input 3): widened for every use, then multiplied."""
+    m, n, k = _linear_sizes(op)
+    reads = tuple(value for value in (op.input(0), _widened(op), op.optional(2)) if value is not None)
+    product = contract(
+        op,
+        "linear",
+        Contraction(1, m, n, k),
+        reads=reads,
+        writes=(op.output(),),
+        compute=op.matrix_compute(0),
+        bias_elements=op.output().elements if op.optional(2) is not None else 0,
+    )
+    return _widening(op, Phase.FORWARD), product
+
+
+@BACKWARD_RULES.register("perfcast", "BlockLinear")
+def block_linear_backward(op: OpView) -> Backward:
+    """Widened once more for the data's gradient; the blocks have none, and nothing else is kept."""
+    if not op.wants_gradient(0):
+        return Backward()
+    m, n, k = _linear_sizes(op)
+    product = contract(
+        op,
+        "linear_data_gradient",
+        Contraction(1, m, k, n),
+        reads=(op.output(), _widened(op)),
+        writes=(op.input(0),),
+        compute=op.matrix_compute(0),
+        phase=Phase.BACKWARD,
+    )
+    return Backward((_widening(op, Phase.BACKWARD), product), (op.input(1).name,))
