@@ -122,6 +122,8 @@ def _sequences(graph: Graph, plan: Plan, training: bool) -> tuple[Realised, list
     missing = f"no sequence that divides over {plan.cp} ranks was found"
     if region.axes:
         missing = "it is not part of the sequence"
+    if region.axes and not any(axis.ring for axis in region.axes.values()):
+        made.notes.add("attention is spelled out, so keys and values are gathered instead of passed round")
     return made, _notes(book, "cp", made, region.breaks, missing)
 
 

@@ -22,7 +22,16 @@ from predictor.features.work import Collective, Family, Phase, Program, Transfer
 from predictor.parallel.plan import Plan
 from predictor.parallel.sharding import shard, sharding
 from predictor.types import CpKind, Mode, Optimizer, Precision, Runtime
-from tests.unit.parallel.sharding.models import BATCH, CONFIGS, HEADS, HIDDEN, LAYERS, SEQUENCE, config_graph
+from tests.unit.parallel.sharding.models import (
+    BATCH,
+    CONFIGS,
+    HEADS,
+    HIDDEN,
+    LAYERS,
+    SEQUENCE,
+    attention_in_pieces,
+    config_graph,
+)
 
 # One all-reduce: batch x sequence x hidden numbers of 4 bytes.
 STEP_BYTES = BATCH * SEQUENCE * HIDDEN * 4
@@ -151,6 +160,15 @@ def test_keys_and_values_go_round(cp: int) -> None:
     hop = Transfer(Collective.SEND_RECV, "cp", cp, 2 * shard * 4)
     assert exchanges(program, Phase.FORWARD) == {hop: LAYERS * (cp - 1)}
     assert exchanges(program, Phase.BACKWARD) == {hop: LAYERS * (2 * (cp - 1) + 1)}
+
+
+def test_attention_in_pieces_gathers_its_keys_and_says_so() -> None:
+    found = sharding(attention_in_pieces(), Plan(cp=2), training=True)
+    assert any("keys and values are gathered" in note.message for note in found.notes)
+    program = program_of(found.graph, mode=Mode.TRAIN, strict=True)
+    # Keys and values; the result is split by positions again without exchange.
+    gather = Transfer(Collective.ALL_GATHER, "cp", 2, STEP_BYTES)
+    assert exchanges(program, Phase.FORWARD) == {gather: 2}
 
 
 def test_heads_are_exchanged_all_to_all() -> None:
