@@ -12,6 +12,7 @@ from predictor.checks import positive_number, sendable_text, whole_number
 from predictor.errors import InvalidRequest
 from predictor.features.graph import Graph
 from predictor.features.program_source import ProgramSource
+from predictor.hardware.accounting import Accounting
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
 from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
@@ -45,6 +46,7 @@ class PredictionRequest:
         input_shapes: full shapes by input name; they override `batch` and `dims`.
         cluster: catalogue id or ClusterSpec; needed for more devices than one node holds.
         power_limit_w: software power cap per device; None is the device's default limit.
+        accounting: where the job runs and at what price; adds a footprint (node, carbon, money).
         strict: raise instead of falling back when ops have no rule or no model covers them.
         layout: of images: NHWC for a job that keeps them channels-last (torch's memory format).
         framework_version: release of torch that runs the job, e.g. `2.4`; empty is the newest that was
@@ -63,6 +65,7 @@ class PredictionRequest:
     plan: Plan = field(default_factory=Plan)
     cluster: str | ClusterSpec | None = None
     power_limit_w: float | None = None
+    accounting: Accounting | None = None
     strict: bool = False
     layout: Layout = Layout.NCHW
     framework_version: str = ""
@@ -102,6 +105,7 @@ def version_number(text: str) -> float:
 _KINDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("device", (str, DeviceSpec), "a name of the catalogue or a DeviceSpec"),
     ("cluster", (str, ClusterSpec, type(None)), "a name of the catalogue or a ClusterSpec"),
+    ("accounting", (Accounting, type(None)), "an Accounting, e.g. Accounting(site='de')"),
     ("plan", (Plan,), "a Plan, e.g. Plan(dp=8)"),
     ("dims", (Mapping,), "numbers by name, e.g. {'sequence': 128}"),
     ("input_shapes", (Mapping,), "shapes by input name, e.g. {'image': (1, 3, 224, 224)}"),

@@ -197,6 +197,37 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one iteration costs beyond the boards; None and "" are unknown, never 0.
+
+    Attributes:
+        scope: `device`, `node` or `facility`; `energy_j` is of it, and `parts_j` sums to its value.
+        site: code of the place. node_count: nodes used, a share where the job fills none. pue: applied once.
+        intensity_g_per_kwh: of the grid, the range of the tables that disagree.
+        carbon_g: g CO2e, `embodied_g` included where that is known. carbon_note, cost_note: where the figures
+            are from, or why there is none.
+    """
+
+    scope: str
+    energy_j: Interval
+    parts_j: Mapping[str, float]
+    site: str = ""
+    node_count: float = 1.0
+    pue: float | None = None
+    intensity_g_per_kwh: Interval | None = None
+    carbon_g: Interval | None = None
+    carbon_note: str = ""
+    embodied_g: float | None = None
+    cost_usd: Interval | None = None
+    cost_note: str = ""
+
+    @property
+    def energy_kwh(self) -> Interval:
+        """The energy in kWh."""
+        return self.energy_j.scaled(1 / 3.6e6)
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """The answer to one request.
 
@@ -224,6 +255,8 @@ class Prediction:
     out_of_range: bool = False
     warnings: tuple[Notice, ...] = field(default=())
     schema: str = PREDICTION_SCHEMA
+    footprint: Footprint | None = None
+    """With a request's accounting: the node and the building, carbon and money."""
 
 
 @dataclass(frozen=True, slots=True)

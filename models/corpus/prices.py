@@ -1,7 +1,7 @@
 """Prices of cloud instances, as the catalogue ships them: list prices with their region and date.
 
-`price_table(folder)` makes predictor/hardware/data/prices.json from curated/cloud_prices.csv. Prices age: each
-carries what is known of its date, and answers repeat it.
+`price_table(folder)` makes predictor/hardware/data/prices.json from curated/cloud_prices.csv. Prices age, so
+each carries what is known of its date, and answers repeat it.
 """
 
 from __future__ import annotations

@@ -50,9 +50,11 @@ UNITS: Mapping[str, str] = {
 }
 """Quantity -> the one unit it is stored in."""
 
-SCOPES = frozenset({"kernel", "kernel_and_dispatch", "host_wall", "allocator", "device_monitor", "gpu_board"})
+SCOPES = frozenset(
+    {"kernel", "kernel_and_dispatch", "host_wall", "allocator", "device_monitor", "gpu_board", "node_ac"}
+)
 """kernel: replayed in a graph, no host in it. kernel_and_dispatch: device events around one call.
-device_monitor: vendor's tool, context included."""
+device_monitor: vendor's tool, context included. gpu_board: the boards alone. node_ac: input of the node."""
 
 
 @dataclass(frozen=True, slots=True)

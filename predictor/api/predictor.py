@@ -18,6 +18,7 @@ from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
 from predictor.compose.calibrated import calibrated_costs
 from predictor.compose.energy import program_profile
+from predictor.compose.footprint import footprint
 from predictor.compose.plan_cost import is_plain
 from predictor.compose.time import ProgramCosts, price_program
 from predictor.errors import InvalidGraph, InvalidPlan, InvalidRequest, PerfcastError
@@ -110,7 +111,11 @@ class Predictor:
         key = self._request_key(request)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._answer(self._resolve(request))
+            resolved = self._resolve(request)
+            answer = self._answer(resolved)
+            if (accounting := request.accounting) is not None:
+                found = footprint(answer, resolved.device, resolved.cluster, accounting)
+                answer = replace(answer, footprint=found)
             self._answers.put(key, answer)
         return answer
 
@@ -255,6 +260,7 @@ class Predictor:
             request.plan,
             cluster,
             request.power_limit_w,
+            request.accounting,
             request.strict,
         )
 

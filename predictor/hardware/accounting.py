@@ -19,7 +19,8 @@ class Accounting:
     Attributes:
         site: code or name of a place, or a Site: carbon intensity, PUE, price of electricity.
         year: of the intensity; None is the latest known. kind: average or marginal.
-        start_hour: hour of the site's trace at which the run starts.
+        start_hour, hours: when the run starts in the site's trace, and how long it lasts (None: the mean of
+            the whole trace).
         pue: overrides the site's.
         usd_per_device_hour: price of one device for an hour. instance: a cloud instance instead, priced as a
             whole even where it is half empty. spot: its spot price.
@@ -32,6 +33,7 @@ class Accounting:
     year: int | None = None
     kind: str = "average"
     start_hour: float = 0.0
+    hours: float | None = None
     pue: float | None = None
     usd_per_device_hour: float | None = None
     instance: str | None = None
@@ -64,6 +66,8 @@ class Accounting:
                 )
             find_instance(self.instance)
         real_number(self.start_hour, "start_hour", "start_hour", "hours from 0 to 1e6", 0, 1e6)
+        if self.hours is not None:
+            positive_number(self.hours, "hours", "hours", "hours above 0")
         positive_number(self.lifetime_years, "lifetime_years", "lifetime_years", "years above 0")
 
     @property

@@ -169,8 +169,67 @@ class Plan(_message.Message):
     placement: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, dp: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., overlap: bool = ..., tp: _Optional[int] = ..., pp: _Optional[int] = ..., cp: _Optional[int] = ..., ep: _Optional[int] = ..., sequence_parallel: bool = ..., zero: _Optional[int] = ..., shard_group: _Optional[int] = ..., microbatches: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., virtual_stages: _Optional[int] = ..., recompute: _Optional[_Union[Recompute, str]] = ..., recompute_layers: _Optional[int] = ..., offload: _Optional[_Iterable[_Union[Offload, str]]] = ..., offload_to: _Optional[_Union[OffloadTarget, str]] = ..., cp_kind: _Optional[_Union[CpKind, str]] = ..., load_imbalance: _Optional[float] = ..., placement: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Site(_message.Message):
+    __slots__ = ("id", "name", "readings", "pue", "usd_per_kwh", "trace_g_per_kwh", "trace_source")
+    class Reading(_message.Message):
+        __slots__ = ("g_per_kwh", "year", "source", "kind")
+        G_PER_KWH_FIELD_NUMBER: _ClassVar[int]
+        YEAR_FIELD_NUMBER: _ClassVar[int]
+        SOURCE_FIELD_NUMBER: _ClassVar[int]
+        KIND_FIELD_NUMBER: _ClassVar[int]
+        g_per_kwh: float
+        year: int
+        source: str
+        kind: str
+        def __init__(self, g_per_kwh: _Optional[float] = ..., year: _Optional[int] = ..., source: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    READINGS_FIELD_NUMBER: _ClassVar[int]
+    PUE_FIELD_NUMBER: _ClassVar[int]
+    USD_PER_KWH_FIELD_NUMBER: _ClassVar[int]
+    TRACE_G_PER_KWH_FIELD_NUMBER: _ClassVar[int]
+    TRACE_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    readings: _containers.RepeatedCompositeFieldContainer[Site.Reading]
+    pue: float
+    usd_per_kwh: float
+    trace_g_per_kwh: _containers.RepeatedScalarFieldContainer[float]
+    trace_source: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., readings: _Optional[_Iterable[_Union[Site.Reading, _Mapping]]] = ..., pue: _Optional[float] = ..., usd_per_kwh: _Optional[float] = ..., trace_g_per_kwh: _Optional[_Iterable[float]] = ..., trace_source: _Optional[str] = ...) -> None: ...
+
+class Accounting(_message.Message):
+    __slots__ = ("site_id", "site", "year", "kind", "start_hour", "hours", "pue", "usd_per_device_hour", "instance", "spot", "embodied_kg_per_device", "lifetime_years", "boards_only")
+    SITE_ID_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    YEAR_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    START_HOUR_FIELD_NUMBER: _ClassVar[int]
+    HOURS_FIELD_NUMBER: _ClassVar[int]
+    PUE_FIELD_NUMBER: _ClassVar[int]
+    USD_PER_DEVICE_HOUR_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    SPOT_FIELD_NUMBER: _ClassVar[int]
+    EMBODIED_KG_PER_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    LIFETIME_YEARS_FIELD_NUMBER: _ClassVar[int]
+    BOARDS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    site_id: str
+    site: Site
+    year: int
+    kind: str
+    start_hour: float
+    hours: float
+    pue: float
+    usd_per_device_hour: float
+    instance: str
+    spot: bool
+    embodied_kg_per_device: float
+    lifetime_years: float
+    boards_only: bool
+    def __init__(self, site_id: _Optional[str] = ..., site: _Optional[_Union[Site, _Mapping]] = ..., year: _Optional[int] = ..., kind: _Optional[str] = ..., start_hour: _Optional[float] = ..., hours: _Optional[float] = ..., pue: _Optional[float] = ..., usd_per_device_hour: _Optional[float] = ..., instance: _Optional[str] = ..., spot: bool = ..., embodied_kg_per_device: _Optional[float] = ..., lifetime_years: _Optional[float] = ..., boards_only: bool = ...) -> None: ...
+
 class Candidate(_message.Message):
-    __slots__ = ("graph", "device_id", "device_spec", "batch", "mode", "precision", "optimizer", "runtime", "dims", "input_shapes", "plan", "cluster_id", "cluster_spec", "power_limit_w", "strict", "layout", "framework_version")
+    __slots__ = ("graph", "device_id", "device_spec", "batch", "mode", "precision", "optimizer", "runtime", "dims", "input_shapes", "plan", "cluster_id", "cluster_spec", "power_limit_w", "strict", "layout", "framework_version", "accounting")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +261,7 @@ class Candidate(_message.Message):
     STRICT_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     FRAMEWORK_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTING_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.GraphRef
     device_id: str
     device_spec: _hardware_pb2.DeviceSpec
@@ -219,4 +279,5 @@ class Candidate(_message.Message):
     strict: bool
     layout: Layout
     framework_version: str
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.GraphRef, _Mapping]] = ..., device_id: _Optional[str] = ..., device_spec: _Optional[_Union[_hardware_pb2.DeviceSpec, _Mapping]] = ..., batch: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., precision: _Optional[_Union[Precision, str]] = ..., optimizer: _Optional[_Union[Optimizer, str]] = ..., runtime: _Optional[_Union[Runtime, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., input_shapes: _Optional[_Mapping[str, _graph_pb2.TensorShape]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., cluster_id: _Optional[str] = ..., cluster_spec: _Optional[_Union[_hardware_pb2.ClusterSpec, _Mapping]] = ..., power_limit_w: _Optional[float] = ..., strict: bool = ..., layout: _Optional[_Union[Layout, str]] = ..., framework_version: _Optional[str] = ...) -> None: ...
+    accounting: Accounting
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.GraphRef, _Mapping]] = ..., device_id: _Optional[str] = ..., device_spec: _Optional[_Union[_hardware_pb2.DeviceSpec, _Mapping]] = ..., batch: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., precision: _Optional[_Union[Precision, str]] = ..., optimizer: _Optional[_Union[Optimizer, str]] = ..., runtime: _Optional[_Union[Runtime, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., input_shapes: _Optional[_Mapping[str, _graph_pb2.TensorShape]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., cluster_id: _Optional[str] = ..., cluster_spec: _Optional[_Union[_hardware_pb2.ClusterSpec, _Mapping]] = ..., power_limit_w: _Optional[float] = ..., strict: bool = ..., layout: _Optional[_Union[Layout, str]] = ..., framework_version: _Optional[str] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ...) -> None: ...

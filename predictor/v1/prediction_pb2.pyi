@@ -46,8 +46,36 @@ class Notice(_message.Message):
     message: str
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class Footprint(_message.Message):
+    __slots__ = ("scope", "energy_j", "parts_j", "site", "node_count", "pue", "intensity_g_per_kwh", "carbon_g", "carbon_note", "embodied_g", "cost_usd", "cost_note")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    ENERGY_J_FIELD_NUMBER: _ClassVar[int]
+    PARTS_J_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    NODE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PUE_FIELD_NUMBER: _ClassVar[int]
+    INTENSITY_G_PER_KWH_FIELD_NUMBER: _ClassVar[int]
+    CARBON_G_FIELD_NUMBER: _ClassVar[int]
+    CARBON_NOTE_FIELD_NUMBER: _ClassVar[int]
+    EMBODIED_G_FIELD_NUMBER: _ClassVar[int]
+    COST_USD_FIELD_NUMBER: _ClassVar[int]
+    COST_NOTE_FIELD_NUMBER: _ClassVar[int]
+    scope: str
+    energy_j: Interval
+    parts_j: _containers.RepeatedCompositeFieldContainer[Part]
+    site: str
+    node_count: float
+    pue: float
+    intensity_g_per_kwh: Interval
+    carbon_g: Interval
+    carbon_note: str
+    embodied_g: float
+    cost_usd: Interval
+    cost_note: str
+    def __init__(self, scope: _Optional[str] = ..., energy_j: _Optional[_Union[Interval, _Mapping]] = ..., parts_j: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., site: _Optional[str] = ..., node_count: _Optional[float] = ..., pue: _Optional[float] = ..., intensity_g_per_kwh: _Optional[_Union[Interval, _Mapping]] = ..., carbon_g: _Optional[_Union[Interval, _Mapping]] = ..., carbon_note: _Optional[str] = ..., embodied_g: _Optional[float] = ..., cost_usd: _Optional[_Union[Interval, _Mapping]] = ..., cost_note: _Optional[str] = ...) -> None: ...
+
 class Prediction(_message.Message):
-    __slots__ = ("iteration_time_s", "throughput_samples_per_s", "device_peak_bytes", "allocator_peak_bytes", "fits", "energy_j", "average_power_w", "time_breakdown_s", "memory_breakdown_bytes", "energy_breakdown_j", "coverage", "warnings", "bundle", "graph", "device", "device_count", "capacity_bytes", "out_of_range", "schema")
+    __slots__ = ("iteration_time_s", "throughput_samples_per_s", "device_peak_bytes", "allocator_peak_bytes", "fits", "energy_j", "average_power_w", "time_breakdown_s", "memory_breakdown_bytes", "energy_breakdown_j", "coverage", "warnings", "bundle", "graph", "device", "device_count", "capacity_bytes", "out_of_range", "schema", "footprint")
     ITERATION_TIME_S_FIELD_NUMBER: _ClassVar[int]
     THROUGHPUT_SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
     DEVICE_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +95,7 @@ class Prediction(_message.Message):
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
     OUT_OF_RANGE_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    FOOTPRINT_FIELD_NUMBER: _ClassVar[int]
     iteration_time_s: Interval
     throughput_samples_per_s: Interval
     device_peak_bytes: Interval
@@ -86,7 +115,8 @@ class Prediction(_message.Message):
     capacity_bytes: float
     out_of_range: bool
     schema: str
-    def __init__(self, iteration_time_s: _Optional[_Union[Interval, _Mapping]] = ..., throughput_samples_per_s: _Optional[_Union[Interval, _Mapping]] = ..., device_peak_bytes: _Optional[_Union[Interval, _Mapping]] = ..., allocator_peak_bytes: _Optional[_Union[Interval, _Mapping]] = ..., fits: bool = ..., energy_j: _Optional[_Union[Interval, _Mapping]] = ..., average_power_w: _Optional[_Union[Interval, _Mapping]] = ..., time_breakdown_s: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., memory_breakdown_bytes: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., energy_breakdown_j: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., bundle: _Optional[str] = ..., graph: _Optional[str] = ..., device: _Optional[str] = ..., device_count: _Optional[int] = ..., capacity_bytes: _Optional[float] = ..., out_of_range: bool = ..., schema: _Optional[str] = ...) -> None: ...
+    footprint: Footprint
+    def __init__(self, iteration_time_s: _Optional[_Union[Interval, _Mapping]] = ..., throughput_samples_per_s: _Optional[_Union[Interval, _Mapping]] = ..., device_peak_bytes: _Optional[_Union[Interval, _Mapping]] = ..., allocator_peak_bytes: _Optional[_Union[Interval, _Mapping]] = ..., fits: bool = ..., energy_j: _Optional[_Union[Interval, _Mapping]] = ..., average_power_w: _Optional[_Union[Interval, _Mapping]] = ..., time_breakdown_s: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., memory_breakdown_bytes: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., energy_breakdown_j: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., bundle: _Optional[str] = ..., graph: _Optional[str] = ..., device: _Optional[str] = ..., device_count: _Optional[int] = ..., capacity_bytes: _Optional[float] = ..., out_of_range: bool = ..., schema: _Optional[str] = ..., footprint: _Optional[_Union[Footprint, _Mapping]] = ...) -> None: ...
 
 class OpCostRow(_message.Message):
     __slots__ = ("op_type", "family", "kind", "phase", "count", "time_s", "share_fraction", "floor_s", "flops", "moved_bytes", "bound", "source", "example_node")

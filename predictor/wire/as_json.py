@@ -12,11 +12,12 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from predictor.errors import PerfcastError
-from predictor.types import Explanation, Interval, Prediction
+from predictor.types import Explanation, Footprint, Interval, Prediction
 
 JsonObject: TypeAlias = dict[str, Any]
 
 EXPLANATION_SCHEMA = "perfcast.explanation/1"
+UNKNOWN = "unknown"
 
 
 def prediction_to_json(prediction: Prediction) -> JsonObject:
@@ -41,9 +42,35 @@ def prediction_to_json(prediction: Prediction) -> JsonObject:
         "device_count": prediction.device_count,
         "capacity_bytes": float(prediction.capacity_bytes),
         "out_of_range": bool(prediction.out_of_range),
+        "energy_scope": "device",
     }
+    if prediction.footprint is not None:
+        answer["footprint"] = footprint_to_json(prediction.footprint)
     check_finite(answer)
     return answer
+
+
+def footprint_to_json(found: Footprint) -> JsonObject:
+    """The footprint; what nobody knows is the text "unknown"."""
+    return {
+        "scope": found.scope,
+        "site": found.site or UNKNOWN,
+        "node_count": float(found.node_count),
+        "pue": UNKNOWN if found.pue is None else float(found.pue),
+        "energy_j": _interval(found.energy_j),
+        "energy_kwh": _interval(found.energy_kwh),
+        "energy_breakdown_j": _numbers(found.parts_j),
+        "intensity_g_per_kwh": _known(found.intensity_g_per_kwh),
+        "carbon_gco2e": _known(found.carbon_g),
+        "carbon_note": found.carbon_note,
+        "embodied_gco2e": UNKNOWN if found.embodied_g is None else float(found.embodied_g),
+        "cost_usd": _known(found.cost_usd),
+        "cost_note": found.cost_note,
+    }
+
+
+def _known(interval: Interval | None) -> JsonObject | str:
+    return UNKNOWN if interval is None else _interval(interval)
 
 
 def explanation_to_json(explanation: Explanation) -> JsonObject:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from predictor.types import Coverage, Explanation, Interval, Notice, OpCostRow, Prediction
 from predictor.v1 import prediction_pb2 as pb
+from predictor.wire.accounting import footprint_from_proto, footprint_to_proto
 
 _ROW_FIELDS = tuple(field.name for field in fields(OpCostRow))
 
@@ -50,6 +51,7 @@ def prediction_to_proto(answer: Prediction) -> pb.Prediction:
         capacity_bytes=answer.capacity_bytes,
         out_of_range=answer.out_of_range,
         schema=answer.schema,
+        footprint=None if answer.footprint is None else footprint_to_proto(answer.footprint),
     )
 
 
@@ -76,6 +78,7 @@ def prediction_from_proto(message: pb.Prediction) -> Prediction:
         capacity_bytes=message.capacity_bytes,
         out_of_range=message.out_of_range,
         schema=message.schema,
+        footprint=footprint_from_proto(message.footprint) if message.HasField("footprint") else None,
     )
 
 

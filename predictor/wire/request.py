@@ -14,6 +14,7 @@ from predictor.request import PredictionRequest
 from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 from predictor.v1 import candidate_pb2 as pb
 from predictor.v1 import graph_pb2
+from predictor.wire.accounting import accounting_from_proto, accounting_to_proto
 from predictor.wire.hardware import cluster_from_proto, cluster_to_proto, device_from_proto, device_to_proto
 from predictor.wire.plan import plan_from_proto, plan_to_proto
 
@@ -69,6 +70,8 @@ def request_to_proto(request: PredictionRequest, model_id: str) -> pb.Candidate:
         message.input_shapes[name].sizes.extend(shape)
     if request.plan != Plan():
         message.plan.CopyFrom(plan_to_proto(request.plan))
+    if request.accounting is not None:
+        message.accounting.CopyFrom(accounting_to_proto(request.accounting))
     return message
 
 
@@ -86,6 +89,7 @@ def request_from_proto(message: pb.Candidate) -> PredictionRequest:
         power_limit_w=message.power_limit_w if message.HasField("power_limit_w") else None,
         strict=message.strict,
         framework_version=message.framework_version,
+        accounting=accounting_from_proto(message.accounting) if message.HasField("accounting") else None,
         **choices,
     )
 
