@@ -40,8 +40,10 @@ READERS: Mapping[str, str] = {
     "gavel": "gavel",
     "help-nas-latency": "help_nas_latency",
     "lambda_pytorch": "lambda_pytorch",
+    "mlperf_training": "mlperf_training",
     "neusight-cells": "neusight_cells",
     "nvidia_dle_tables": "nvidia_dle_tables",
+    "optimum_habana_baselines": "optimum_habana_baselines",
     "pytorch_gpu_benchmark": "pytorch_gpu_benchmark",
     "timm_benchmarks": "timm",
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -11,6 +13,7 @@ from predictor.hardware.catalog import find_device
 from predictor.models.corpus.built_graphs import built_graph, graph_key
 from predictor.models.corpus.chips import chip_of, multiplies_in_tf32
 from predictor.models.corpus.manifest import load_manifest
+from predictor.models.corpus.schema import conform
 from predictor.models.corpus.whole_model import READERS, ReadRows
 from predictor.types import Mode, Precision
 from tests.public_data import public_data
@@ -20,7 +23,9 @@ SOURCES = (
     "gavel",
     "help-nas-latency",
     "lambda_pytorch",
+    "mlperf_training",
     "nvidia_dle_tables",
+    "optimum_habana_baselines",
     "pytorch_gpu_benchmark",
 )
 
@@ -29,9 +34,18 @@ def reader_of(source: str) -> ModuleType:
     return import_module(f"predictor.models.corpus.{READERS[source]}")
 
 
-def rows_of(source: str) -> ReadRows:
-    found: ReadRows = reader_of(source).read_rows(public_data(source))
+def reader_of_module(name: str) -> ModuleType:
+    return import_module(f"predictor.models.corpus.{name}")
+
+
+@cache
+def _read(source: str, folder: Path) -> ReadRows:
+    found: ReadRows = reader_of(source).read_rows(folder)
     return found
+
+
+def rows_of(source: str) -> ReadRows:
+    return _read(source, public_data(source))
 
 
 @pytest.mark.data
@@ -172,3 +186,45 @@ def test_nvidias_throughputs_are_of_the_whole_machine() -> None:
     # 519,952 tokens/s on eight GPUs of 128 sentence pairs each.
     assert any(row.measured_s == pytest.approx(8 * 128 * 54 / 519_952) for row in eight)
     assert {row.precision for row in rows if row.device_group == "t4"} == {Precision.FP32, Precision.AMP}
+
+
+@pytest.mark.data
+def test_mlperf_results_are_steps_of_a_global_batch() -> None:
+    rows = rows_of("mlperf_training").rows
+    [alone] = [row for row in rows if row.devices == 1]
+    # 2994.36 images/s at batch 1000 on one A100 PCIe.
+    assert (alone.device, alone.batch) == ("a100-pcie-80gb", 1000)
+    assert alone.measured_s == pytest.approx(1000 / 2994.36, rel=1e-5)
+    assert len({(row.model, row.devices, row.batch / row.measured_s) for row in rows}) == len(rows)
+
+
+@pytest.mark.data
+def test_the_newest_threshold_of_a_gaudi_test_counts() -> None:
+    rows = rows_of("optimum_habana_baselines").rows
+    assert {(row.device, row.batch) for row in rows if "spans" in row.graph} == {
+        ("gaudi-oam-32gb", 24),
+        ("gaudi2-oam-96gb", 32),
+    }
+
+
+@pytest.mark.data
+def test_kernels_of_h20_and_h800_are_works() -> None:
+    found = reader_of_module("infersim_bench").read(public_data("infersim_bench"))
+    assert found.counts["available"] == 1883
+    assert set(found.frame["device"]) == {"h20-sxm-96gb", "h800-sxm-80gb"}
+    assert conform(found.frame, "infersim_bench").height == found.frame.height
+    # 16 x 2048 by 2048 x 6144 in FP8 took 10.63 us.
+    works = {row[0]: row[1] for row in found.frame.select("configuration", "value").iter_rows()}
+    [seconds] = [
+        value
+        for configuration, value in works.items()
+        if '"m":16,"n":6144' in configuration and '"k":2048' in configuration and value == 10.63e-6
+    ][:1]
+    assert seconds == pytest.approx(10.63e-6)
+
+
+@pytest.mark.data
+def test_layers_of_unnamed_devices_are_counted_and_not_used() -> None:
+    found = reader_of_module("neurosurgeon_layers").read(public_data("neurosurgeon-layers"))
+    assert found.frame.height == 0
+    assert found.counts == {"available": 49_816, "device not named": 49_816}
