@@ -40,6 +40,9 @@ FEATURES: tuple[str, ...] = (
     "log_intensity",
     "log_bytes_over_cache",
     "reads_low",
+    "log2_rows",
+    "log2_columns",
+    "log2_depth",
     "log_law",
 )
 _LAUNCH_S = 5e-6
@@ -75,7 +78,10 @@ class KernelLaw:
 
 @dataclass(frozen=True, slots=True)
 class KernelRows:
-    """Facts of n kernels on one device or several, arrays (n,)."""
+    """Facts of n kernels on one device or several, arrays (n,).
+
+    `rows`, `columns`, `depth`: m, n and k of a product; queries, keys and head size of attention.
+    """
 
     compute_utilisation: FloatArray
     memory_utilisation: FloatArray
@@ -86,6 +92,9 @@ class KernelRows:
     intensity: FloatArray
     bytes_over_cache: FloatArray
     reads_low: FloatArray
+    rows: FloatArray
+    columns: FloatArray
+    depth: FloatArray
 
     def take(self, index: NDArray[Any]) -> KernelRows:
         """The rows at `index`."""
@@ -103,7 +112,8 @@ class KernelRows:
             )
         ]
         tail = [np.log(values) for values in (self.matrix_over_vector, self.intensity, self.bytes_over_cache)]
-        columns = [*logs, self.bits, *tail, self.reads_low, np.log(law)]
+        sizes = [np.log2(np.maximum(values, _TINY)) for values in (self.rows, self.columns, self.depth)]
+        columns = [*logs, self.bits, *tail, self.reads_low, *sizes, np.log(law)]
         return np.stack(columns, axis=1).astype(np.float32)
 
 
@@ -114,6 +124,7 @@ def kernel_rows(works: Sequence[OpWork], time_s: FloatArray, device: DeviceSpec)
     peak = np.array([matrix_peak(device, work.compute) for work in works], dtype=np.float64)
     launches = np.array([max(1, work.launch_count) for work in works], dtype=np.float64)
     seconds = np.maximum(time_s, 1e-9)
+    sizes = np.array([sizes_of(work) for work in works], dtype=np.float64).reshape(-1, 3)
     return KernelRows(
         compute_utilisation=flops / peak / seconds,
         memory_utilisation=moved / device.memory_bytes_per_s / seconds,
@@ -124,6 +135,9 @@ def kernel_rows(works: Sequence[OpWork], time_s: FloatArray, device: DeviceSpec)
         intensity=np.maximum(flops, 1.0) / moved,
         bytes_over_cache=moved / (device.l2_bytes or _CACHE_BYTES),
         reads_low=np.zeros(len(works)),
+        rows=sizes[:, 0],
+        columns=sizes[:, 1],
+        depth=sizes[:, 2],
     )
 
 
@@ -135,6 +149,16 @@ def tiles_of(work: OpWork) -> float:
     if isinstance(shape, AttentionShape):
         return float(shape.batch * shape.heads * ceil(shape.q_length / _TILE))
     return max(1.0, work.moved_bytes / 65536)
+
+
+def sizes_of(work: OpWork) -> tuple[float, float, float]:
+    """(m, n, k) of a product; queries, keys seen and head size of attention; elements, 1, 1 of others."""
+    shape = work.shape
+    if isinstance(shape, Contraction):
+        return float(shape.m), float(shape.n), float(shape.k)
+    if isinstance(shape, AttentionShape):
+        return float(shape.q_length), float(shape.kv_length), float(shape.head_dim)
+    return max(1.0, work.moved_bytes / 4), 1.0, 1.0
 
 
 def stored_bits(work: OpWork) -> float:

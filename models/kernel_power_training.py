@@ -101,6 +101,7 @@ def kernel_table(rows: pl.DataFrame) -> KernelTable:
     time_s, flops, moved = column("latency_s"), np.maximum(column("flops"), 1.0), column("moved_bytes")
     peak = np.array([matrix_peak(devices[n], f["compute"]) for n, f in zip(names, facts, strict=True)])
     bandwidth = of_device({name: device.memory_bytes_per_s for name, device in devices.items()})
+    sizes = np.array([fact["sizes"] for fact in facts], dtype=np.float64)
     chips = rows["device_group"].to_numpy().astype(str)
     tables = [
         f"{subject} {chip} {fact['stack']} {fact['precision']}"
@@ -119,6 +120,9 @@ def kernel_table(rows: pl.DataFrame) -> KernelTable:
             # TensorRT-LLM's readings on the B200 lie below vLLM's at equal times (data notes); answers are
             # given as vLLM reads.
             reads_low=np.array([float(fact["stack"] == "trtllm") for fact in facts]),
+            rows=sizes[:, 0],
+            columns=sizes[:, 1],
+            depth=sizes[:, 2],
         ),
         envelope_w=column("envelope_w"),
         limit_w=of_device({name: device.tdp_w for name, device in devices.items()}),

@@ -255,6 +255,8 @@ class Prediction:
     out_of_range: bool = False
     warnings: tuple[Notice, ...] = field(default=())
     schema: str = PREDICTION_SCHEMA
+    energy_scope: str = "device"
+    """What `energy_j` and `average_power_w` are of: the boards. The footprint names its own scope."""
     footprint: Footprint | None = None
     """With a request's accounting: the node and the building, carbon and money."""
 

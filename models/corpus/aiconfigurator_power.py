@@ -34,7 +34,7 @@ from predictor.models.corpus.aiconfigurator_works import (
 )
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import Counted, canonical
-from predictor.models.kernel_power import tiles_of
+from predictor.models.kernel_power import sizes_of, tiles_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,13 +53,14 @@ _REACH = 2
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a row asks of the device: FLOPs at `compute`, bytes, independent 128 x 128 tiles, stored bits."""
+    """What a row asks of the device: FLOPs at `compute`, bytes, 128 x 128 tiles, stored bits, sizes."""
 
     compute: str
     flops: float
     moved_bytes: float
     tiles: float
     bits: float
+    sizes: tuple[float, float, float]
 
 
 Row = Mapping[str, Any]
@@ -244,6 +245,7 @@ def _configuration(row: Row, table: PowerTable) -> str:
             "precision": str(row[table.precision]),
             "stack": str(row["stack"]),
             "table_roughness": round(float(row["table_roughness"]), 4),
+            "sizes": kernel.sizes,
             "tiles": kernel.tiles,
             # Equal shapes on two kernels are two readings.
             "kernel": str(row["kernel_source"]),
@@ -255,7 +257,9 @@ def _configuration(row: Row, table: PowerTable) -> str:
 
 def kernel_of_work(work: OpWork, bits: float) -> Kernel:
     """What a priced row asks of the device."""
-    return Kernel(work.compute.value, float(work.flops), float(work.moved_bytes), tiles_of(work), bits)
+    return Kernel(
+        work.compute.value, float(work.flops), float(work.moved_bytes), tiles_of(work), bits, sizes_of(work)
+    )
 
 
 def _gemm(row: Row) -> Kernel:
@@ -299,7 +303,8 @@ def _experts(row: Row) -> Kernel:
         touched * hidden * inner * products * weight_bytes + rows * (2 * hidden + 3 * inner) * active_bytes
     )
     tiles = max(1.0, touched) * ceil(rows / max(1.0, touched) / _TILE) * ceil(inner / _TILE)
-    return Kernel(compute, 2 * rows * hidden * inner * products, moved, tiles, 8 * weight_bytes)
+    sizes = (rows / max(1.0, touched), inner, hidden)
+    return Kernel(compute, 2 * rows * hidden * inner * products, moved, tiles, 8 * weight_bytes, sizes)
 
 
 _ATTENTION_CURVE = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "window_size", "attn_dtype",

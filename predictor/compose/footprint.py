@@ -55,7 +55,7 @@ def footprint(
 
 
 def devices_per_node(answer: Prediction, device: DeviceSpec, cluster: ClusterSpec | None) -> int:
-    """Devices that share a node: the cluster's, eight for modules, else as many as the job has, up to eight."""
+    """Devices that share a node: the cluster's, eight for modules, else the job's own up to eight."""
     if cluster is not None:
         return cluster.devices_per_node
     if device.form_factor.lower().startswith(("sxm", "oam", "hgx")) or device.link_kind in ("nvlink", "xgmi"):

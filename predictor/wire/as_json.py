@@ -42,10 +42,9 @@ def prediction_to_json(prediction: Prediction) -> JsonObject:
         "device_count": prediction.device_count,
         "capacity_bytes": float(prediction.capacity_bytes),
         "out_of_range": bool(prediction.out_of_range),
-        "energy_scope": "device",
+        "energy_scope": prediction.energy_scope,
+        "footprint": None if prediction.footprint is None else footprint_to_json(prediction.footprint),
     }
-    if prediction.footprint is not None:
-        answer["footprint"] = footprint_to_json(prediction.footprint)
     check_finite(answer)
     return answer
 

@@ -51,6 +51,7 @@ def prediction_to_proto(answer: Prediction) -> pb.Prediction:
         capacity_bytes=answer.capacity_bytes,
         out_of_range=answer.out_of_range,
         schema=answer.schema,
+        energy_scope=answer.energy_scope,
         footprint=None if answer.footprint is None else footprint_to_proto(answer.footprint),
     )
 
@@ -78,6 +79,7 @@ def prediction_from_proto(message: pb.Prediction) -> Prediction:
         capacity_bytes=message.capacity_bytes,
         out_of_range=message.out_of_range,
         schema=message.schema,
+        energy_scope=message.energy_scope or "device",
         footprint=footprint_from_proto(message.footprint) if message.HasField("footprint") else None,
     )
 

@@ -46,6 +46,7 @@ def rows() -> Any:
                     "precision": "bfloat16",
                     "stack": "vllm",
                     "table_roughness": 0.02,
+                    "sizes": [512.0, 512.0, 512.0],
                     "tiles": 64.0,
                 }
                 found.append(("gemm", name, json.dumps(facts), chip, f"gemm {shape}"))
