@@ -11,6 +11,7 @@ from pathlib import Path
 from predictor.errors import InvalidData
 
 _MANIFEST = Path(__file__).with_name("manifest.toml")
+_DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class SourceFile:
 class Source:
     """One publisher's measurements. `reader` names the module of predictor.models.corpus that cleans them.
 
-    `shares` names another source in whose folder its files lie.
+    `shares` names another source in whose folder its files lie; a source that is `packaged` is part of this
+    repository and lies in models/data.
     """
 
     id: str
@@ -36,10 +38,11 @@ class Source:
     licence: str
     files: tuple[SourceFile, ...]
     shares: str = ""
+    packaged: bool = False
 
     def folder(self, root: Path) -> Path:
         """Where its files lie."""
-        return root / (self.shares or self.id)
+        return (_DATA if self.packaged else root) / (self.shares or self.id)
 
     def verify(self, root: Path) -> None:
         """Compares every file of its folder with its hash.
@@ -85,6 +88,7 @@ def load_manifest(path: Path = _MANIFEST) -> Mapping[str, Source]:
             licence=entry["licence"],
             files=tuple(SourceFile(f["path"], f["upstream_path"], f["sha256"]) for f in entry["files"]),
             shares=entry.get("shares", ""),
+            packaged=entry.get("packaged", False),
         )
         for entry in entries
     }

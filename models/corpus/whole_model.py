@@ -44,6 +44,7 @@ READERS: Mapping[str, str] = {
     "neusight-cells": "neusight_cells",
     "nvidia_dle_tables": "nvidia_dle_tables",
     "optimum_habana_baselines": "optimum_habana_baselines",
+    "profiles": "own_profiles",
     "pytorch_gpu_benchmark": "pytorch_gpu_benchmark",
     "timm_benchmarks": "timm",
 }

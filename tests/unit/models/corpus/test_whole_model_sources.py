@@ -228,3 +228,14 @@ def test_layers_of_unnamed_devices_are_counted_and_not_used() -> None:
     found = reader_of_module("neurosurgeon_layers").read(public_data("neurosurgeon-layers"))
     assert found.frame.height == 0
     assert found.counts == {"available": 49_816, "device not named": 49_816}
+
+
+def test_rows_of_our_own_are_packaged_and_in_the_catalogue(tmp_path: Path) -> None:
+    source = load_manifest()["profiles"]
+    source.verify(tmp_path)
+    rows = reader_of("profiles").read_rows(source.folder(tmp_path)).rows
+    assert len(rows) == 34
+    assert {find_device(row.device).id for row in rows} == {"epyc-zen5-1-thread"}
+    assert {row.mode for row in rows} == set(Mode)
+    graph = reader_of("profiles").graph(tmp_path, rows[0].graph, rows[0].batch, rows[0].mode)
+    assert graph.batch == rows[0].batch
