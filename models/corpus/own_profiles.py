@@ -1,7 +1,7 @@
 """Rows that the profiler of perfcast measured itself, kept in the repository: models/data/profiles.
 
 What one row holds: the median of single iterations of a graph that torch ran with random weights; inputs lie
-on the device, training has the optimizer's step. Every row names the catalogue device that it was measured on.
+on the device, training has the optimizer's step. Every row names its catalogue device.
 """
 
 from __future__ import annotations
