@@ -146,9 +146,9 @@ def _where(error: BaseException) -> str:
     return f"{Path(frames[-1].filename).name}:{frames[-1].name}:{frames[-1].lineno}"
 
 
-def _work(seed: int, pipe: Connection) -> None:
+def _work(seed: int, pipe: Connection, niceness: int) -> None:
     """A child: tries the inputs whose numbers arrive, until there are no more."""
-    os.nice(19)
+    os.nice(niceness)
     seeds()
     limit = own_bytes("VmSize") + MEMORY_LIMIT_BYTES + _HEADROOM_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -163,15 +163,18 @@ def _work(seed: int, pipe: Connection) -> None:
 class Worker:
     """A child process and the input that it works on."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, niceness: int) -> None:
         self.seed = seed
+        self.niceness = niceness
         self._start()
 
     def _start(self) -> None:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         self.pipe: Connection = ours
-        self.process: BaseProcess = context.Process(target=_work, args=(self.seed, theirs), daemon=True)
+        self.process: BaseProcess = context.Process(
+            target=_work, args=(self.seed, theirs, self.niceness), daemon=True
+        )
         self.process.start()
         theirs.close()
         self.number = -1
@@ -197,10 +200,10 @@ class Worker:
         return outcome
 
 
-def fuzz(seed: int, cpu_minutes: float, workers: int, folder: Path) -> Totals:
+def fuzz(seed: int, cpu_minutes: float, workers: int, folder: Path, niceness: int = 19) -> Totals:
     """Tries inputs until the CPU time is used; writes the first input of each kind of finding to `folder`."""
     totals = Totals()
-    pool = [Worker(seed) for _ in range(workers)]
+    pool = [Worker(seed, niceness) for _ in range(workers)]
     number = 0
     shown_s = 0.0
     for worker in pool:
@@ -260,6 +263,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="CPU minutes over all workers")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--nice", type=int, default=19, help="added to the niceness of the workers")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "perfcast-fuzz")
     parser.add_argument("--replay", type=int, help="try one input of --seed alone, in this process")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks/fuzz.md")
@@ -268,7 +272,7 @@ def main() -> int:
         print(save(options.out, options.seed, options.replay))
         print(try_input(options.seed, options.replay))
         return 0
-    totals = fuzz(options.seed, options.minutes, options.workers, options.out)
+    totals = fuzz(options.seed, options.minutes, options.workers, options.out, options.nice)
     body = report(totals)
     print(body)
     if options.write:

@@ -43,8 +43,8 @@ def clean_up(graph: Graph) -> Graph:
         graph,
         nodes=tuple(kept),
         values={name: graph.values[name] for name in used if name in graph.values},
-        # Nobody reads it, and how large it is cannot be known.
-        inputs=tuple(name for name in graph.inputs if name in graph.values or name in read),
+        # Nobody reads the others, and how large they are, or what they are called, cannot be known.
+        inputs=tuple(name for name in graph.inputs if name and (name in graph.values or name in read)),
         outputs=outputs,
         parameters=frozenset(name for name in leaves if name in graph.parameters),
         buffers=frozenset(name for name in leaves if name not in graph.parameters),

@@ -440,14 +440,15 @@ def test_more_bytes_than_64_bits_add_up() -> None:
         )
 
 
-def test_an_input_of_unknown_type_that_nobody_reads_is_left_out() -> None:
+@pytest.mark.parametrize(("name", "elem_type"), [("unread", 99), ("", FLOAT)])
+def test_an_input_that_nobody_can_read_is_left_out(name: str, elem_type: int) -> None:
     model = ModelProto.FromString(good())
     extra = model.graph.input.add()
     extra.CopyFrom(model.graph.input[0])
-    extra.name = "unread"
-    extra.type.tensor_type.elem_type = 99
+    extra.name = name
+    extra.type.tensor_type.elem_type = elem_type
     graph = read_graph(model.SerializeToString())
-    assert "unread" not in graph.inputs
+    assert name not in graph.inputs
     program = build_program(
         graph,
         mode=Mode.INFER,
