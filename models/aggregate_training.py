@@ -91,7 +91,9 @@ def total_of(table: AggregateTable, find_device: Callable[[str], DeviceSpec]) ->
     """How ops make up the iterations of a table."""
     per_launch = np.array(
         [
-            0.0 if find_device(row.device).kind.is_host else launch_s(row.runtime, row.mode)
+            0.0
+            if row.launch == "graph" or find_device(row.device).kind.is_host
+            else launch_s(row.runtime, row.mode)
             for row in table.rows
         ]
     )
