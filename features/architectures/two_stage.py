@@ -29,7 +29,9 @@ class DetectorConfig:
 
     Attributes:
         neck: `fpn`, `c4` (the last stage runs per box) or `dc5`.
-        masks, keypoints: heads on the positives. proposals: boxes per image into the second stage.
+        masks, keypoints: heads on the positives. stuff: a head over all pixels (Panoptic FPN).
+        first, second: which stages there are; without the first, boxes are given. proposals: boxes per image
+            into the second stage.
         positives: boxes per image that reach the mask head; what training sees on COCO, not a limit.
         objects: annotated objects per image (COCO's mean is 7.3).
     """
@@ -38,6 +40,9 @@ class DetectorConfig:
     neck: str = "fpn"
     masks: bool = True
     keypoints: bool = False
+    stuff: bool = False
+    first: bool = True
+    second: bool = True
     proposals: int = 512
     positives: int = 64
     objects: int = 7
@@ -72,7 +77,12 @@ def two_stage(
     else:
         stages = frozen_stages(b, config.backbone, image, 3 if config.neck == "c4" else 4)
         levels = pooled = stages[-1:]
-    proposals, losses = _proposals(job, levels)
+    if config.first:
+        proposals, losses = _proposals(job, levels)
+    else:
+        proposals, losses = b.frozen((batch, sizes.proposals, 4)), []
+    if not config.second:
+        return b.build([*losses, proposals] if training else [proposals])
     boxes = _per_image(job, proposals, sizes.proposals)
     scores, offsets, features = _box_head(job, pooled, boxes)
     outputs = [scores, offsets]
@@ -84,6 +94,8 @@ def two_stage(
         else:
             positive = _aligned(job, pooled, _per_image(job, proposals, sizes.positives), 14)
         outputs.append((_mask_head if config.masks else _keypoint_head)(job, positive))
+    if config.stuff:
+        outputs.append(_stuff_head(job, pooled))
     return b.build(outputs)
 
 
@@ -241,6 +253,24 @@ def _keypoint_head(job: _Job, x: Tensor) -> Tensor:
     return loss
 
 
+def _stuff_head(job: _Job, levels: list[Tensor]) -> Tensor:
+    """Every level brought to a quarter of the image's size by convolutions and resizing; 54 scores."""
+    b, width = job.b, 128
+    joined: Tensor | None = None
+    for place, x in enumerate(levels):
+        for step in range(max(1, place)):
+            x = b.relu(b.group_norm(b.conv(x, width, kernel=3), 32))
+            x = b.resize(x, 2.0, mode="linear") if step < place else x
+        joined = x if joined is None else b.add(joined, x)
+    assert joined is not None
+    scores = b.resize(b.conv(joined, 54, kernel=1, bias=True), 4.0, mode="linear")
+    if not job.training:
+        return b.softmax(scores, axis=1)
+    labels = b.input("stuff", (job.batch, scores.size(2), scores.size(3)), DType.INT64)
+    loss: Tensor = b.op("SoftmaxCrossEntropyLoss", [scores, labels], reduction="mean")
+    return loss
+
+
 def _pixel_loss(job: _Job, masks: Tensor) -> Tensor:
     """Binary cross entropy of the mask of each box's own class."""
     b = job.b
@@ -261,6 +291,12 @@ def _family() -> dict[str, Callable[..., bytes]]:
             for kind, masks, keypoints in (("faster", 0, 0), ("mask", 1, 0), ("keypoint", 0, 1)):
                 config = DetectorConfig(backbone, neck, bool(masks), bool(keypoints))
                 found[f"{kind}_rcnn_{short}_{neck}"] = partial(two_stage, config)
+            first = DetectorConfig(backbone, neck, masks=False, second=False)
+            found[f"rpn_{short}_{neck}"] = partial(two_stage, first)
+        backbone = PyramidConfig(RESNETS[name])
+        boxes = DetectorConfig(backbone, masks=False, first=False)
+        found[f"fast_rcnn_{short}_fpn"] = partial(two_stage, boxes)
+        found[f"panoptic_{short}_fpn"] = partial(two_stage, DetectorConfig(backbone, stuff=True))
     return found
 
 

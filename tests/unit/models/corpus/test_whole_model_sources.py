@@ -148,7 +148,7 @@ def test_torchvision_rows_are_all_used_and_repeats_share_a_weight() -> None:
                 "host simulation (A3C)": 3,
             },
         ),
-        ("detectron2_pycls", 132, {"model without a graph here": 22}),
+        ("detectron2_pycls", 148, {"cells shifted": 6}),
         (
             "help-nas-latency",
             8231,
