@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from predictor.cli import options as opt
+from predictor.cli.accounting_options import AccountingFlags
 from predictor.cli.option_groups import spread
 from predictor.cli.options import Output
 
@@ -26,6 +27,7 @@ def compare(
         list[str], typer.Option("--precision", metavar="fp32|tf32|fp16|bf16|amp", help="Repeat for several.")
     ] = ["fp32"],  # noqa: B006 - typer copies it
     job: opt.JobFlags,
+    accounting: AccountingFlags,
     require_feasible: opt.RequireFeasible = False,
     where: opt.PredictorFlags,
     output: opt.OutputOption = Output.TABLE,
@@ -40,7 +42,7 @@ def compare(
     graph = opt.read_model(model)
     batches: list[int | None] = [*batch] or [None]
     requests = [
-        job.request(graph, one_device, one_batch, one_precision)
+        accounting.added_to(job.request(graph, one_device, one_batch, one_precision))
         for one_device, one_precision, one_batch in product(device, precision, batches)
     ]
     with where.open() as predictor:

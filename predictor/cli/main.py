@@ -26,6 +26,7 @@ from predictor.cli import (
     profile,
     serve,
     study,
+    sweep,
     train,
 )
 from predictor.cli.console import one_line
@@ -117,6 +118,7 @@ def root(
 
 app.command("predict")(predict.predict)
 app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
 app.command("explain")(explain.explain)
 app.add_typer(graph.app, name="graph")
 app.add_typer(devices.app, name="devices")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from predictor.cli import options as opt
+from predictor.cli.accounting_options import AccountingFlags
 from predictor.cli.from_torch import ExampleShapes
 from predictor.cli.option_groups import spread
 from predictor.cli.options import Output
@@ -17,6 +18,7 @@ def predict(
     precision: opt.PrecisionOption = "fp32",
     example_shape: ExampleShapes = [],  # noqa: B006 - typer copies it
     job: opt.JobFlags,
+    accounting: AccountingFlags,
     require_feasible: opt.RequireFeasible = False,
     where: opt.PredictorFlags,
     output: opt.OutputOption = Output.TABLE,
@@ -30,6 +32,7 @@ def predict(
     from predictor.units import format_bytes
 
     request = job.request(opt.read_source(model, example_shape), device, batch, precision)
+    request = accounting.added_to(request)
     with where.open() as predictor:
         answer = predictor.predict(request)
     if out is not None:

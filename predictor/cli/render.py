@@ -11,6 +11,7 @@ from rich.text import Text
 
 from predictor.cli import text as txt
 from predictor.cli.fitted_table import FittedTable, SideBySide
+from predictor.cli.render_footprint import footprint_view
 from predictor.errors import PerfcastError
 from predictor.request import PredictionRequest
 from predictor.types import Coverage, Explanation, Interval, Prediction
@@ -30,9 +31,14 @@ def prediction_view(request: PredictionRequest, answer: Prediction, model: str) 
         Text(),
         indented(_breakdowns(answer)),
         Text(),
+        *_footprint(answer),
         *_notices(answer),
         _provenance(answer),
     )
+
+
+def _footprint(answer: Prediction) -> Iterable[RenderableType]:
+    return () if answer.footprint is None else (indented(footprint_view(answer.footprint)), Text())
 
 
 def explanation_view(
