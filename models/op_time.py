@@ -2,7 +2,8 @@
 
     time = floor * exp(booster(features))
 
-Families with measurements (products, convolutions, elementwise, layer norm, softmax) have a booster each.
+Products on tensor cores and fused attention are priced by predictor.models.kernel_time. Other families with
+measurements (products in FP32, convolutions, elementwise, layer norm, softmax) have a booster each.
 The others are analytic: their compute floor, or their bytes at the rate that the elementwise model gives
 the same traffic on this device, whichever is longer. Devices that run no GPU kernels are priced by physics
 alone (predictor.models.roofline). Nothing names a device: equal specifications give equal answers.
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from predictor.errors import InvalidBundle
 from predictor.features.dtype import Compute
+from predictor.features.kernel_rows import KernelModel, kernel_model
 from predictor.features.rows import (
     FeatureMatrix,
     device_signature,
@@ -33,6 +35,7 @@ from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, Json, TrainedModel
 from predictor.models.calibration import Spread
 from predictor.models.floor import BOUNDS, floors, runs_on_device
+from predictor.models.kernel_time import KernelTimeModel
 from predictor.models.roofline import roofline_times, runs_gpu_kernels
 
 MODEL_NAME = "op_time"
@@ -114,8 +117,13 @@ class OpTimeModel:
         boosters: Mapping[Family, Any],
         families: Mapping[Family, FamilyModel],
         known_devices: NDArray[np.float64],
+        kernels: KernelTimeModel | None = None,
     ) -> None:
-        """Boosters and ranges by family; `known_devices` is (d, 5): signatures of the training devices."""
+        """Boosters and ranges by family; `known_devices` is (d, 5): signatures of the training devices.
+
+        `kernels` prices products on tensor cores and fused attention; without it they fall to the families.
+        """
+        self._kernels = kernels or KernelTimeModel({}, {})
         self._boosters = boosters
         self._families = families
         self._known_devices = known_devices
@@ -134,6 +142,10 @@ class OpTimeModel:
             {family: bundle.booster(MODEL_NAME, family.value) for family in names},
             {family: FamilyModel.from_json(model) for family, model in names.items()},
             np.array(params["known_devices"], dtype=np.float64),
+            KernelTimeModel.from_params(
+                params.get("kernels", {}),
+                {name: bundle.booster(MODEL_NAME, name) for name in bundle.boosters(MODEL_NAME)},
+            ),
         )
 
     @classmethod
@@ -144,6 +156,10 @@ class OpTimeModel:
             {family: load_booster(trained.boosters[family.value]) for family in families},
             {family: FamilyModel.from_json(_mapping(model)) for family, model in families.items()},
             np.array(trained.params["known_devices"], dtype=np.float64),
+            KernelTimeModel.from_params(
+                _mapping(trained.params.get("kernels", {})),
+                {name: load_booster(stored) for name, stored in trained.boosters.items()},
+            ),
         )
 
     def costs(self, works: Sequence[OpWork], device: DeviceSpec) -> OpCosts:
@@ -167,9 +183,14 @@ class OpTimeModel:
         unmeasured = np.zeros(len(works), dtype=np.bool_)
         if runs_gpu_kernels(device):
             time_s, spread = floor.total_s.copy(), np.zeros(len(works))
-            for family, index in self._by_model(works).items():
+            for family, index in self._by_model(works, device).items():
                 selected = [works[i] for i in index]
-                if family is None:
+                if isinstance(family, KernelModel):
+                    kernels = self._kernels.costs(family, selected, device)
+                    result = kernels.time_s, kernels.log_spread, kernels.outside, kernels.unmeasured
+                    for i in index:
+                        source[i] = LEARNED
+                elif family is None:
                     result = self._analytic(selected, floor.compute_s[index], floor.launch_s[index], device)
                 else:
                     result = self._learned(family, selected, floor.total_s[index], device)
@@ -190,12 +211,18 @@ class OpTimeModel:
             family_code=np.array([_FAMILIES.index(work.family) for work in works], dtype=np.intp),
         )
 
-    def _by_model(self, works: Sequence[OpWork]) -> Mapping[Family | None, list[int]]:
+    def _by_model(
+        self, works: Sequence[OpWork], device: DeviceSpec
+    ) -> Mapping[Family | KernelModel | None, list[int]]:
         """Indices of the works that cost anything, by the booster that prices them; None: none does."""
-        groups: dict[Family | None, list[int]] = {}
+        groups: dict[Family | KernelModel | None, list[int]] = {}
         for i, work in enumerate(works):
             if work.launch_count > 0 and runs_on_device(work):
-                groups.setdefault(work.family if self._is_learned(work) else None, []).append(i)
+                kernel = kernel_model(work, device) if self._kernels.models else None
+                if kernel in self._kernels.models:
+                    groups.setdefault(kernel, []).append(i)
+                else:
+                    groups.setdefault(work.family if self._is_learned(work) else None, []).append(i)
         return groups
 
     def _is_learned(self, work: OpWork) -> bool:

@@ -131,9 +131,15 @@ def held_out_devices(table: OpTable, settings: FitSettings, seed: int) -> Residu
 
 
 def train_op_time(
-    tables: Mapping[Family, OpTable], devices: Mapping[str, DeviceSpec], seed: int
+    tables: Mapping[Family, OpTable],
+    devices: Mapping[str, DeviceSpec],
+    seed: int,
+    kernels: TrainedModel | None = None,
 ) -> tuple[TrainedModel, dict[str, Json]]:
-    """The stored model, and its metrics per family for held-out shapes and held-out devices."""
+    """The stored model, and its metrics per family for held-out shapes and held-out devices.
+
+    `kernels` is what predictor.models.kernel_training gave; it is stored along.
+    """
     spreads: dict[Family, Spread] = {}
     metrics: dict[str, Json] = {}
     for family, table in tables.items():
@@ -144,7 +150,7 @@ def train_op_time(
             new=grouped_quantile(unseen.value, unseen.group),
         )
         metrics[family.value] = {"held_out_shapes": shapes.metrics(), "held_out_devices": unseen.metrics()}
-    return fit_op_time(tables, devices, spreads, seed), metrics
+    return fit_op_time(tables, devices, spreads, seed, kernels), metrics
 
 
 def fit_op_time(
@@ -152,9 +158,10 @@ def fit_op_time(
     devices: Mapping[str, DeviceSpec],
     spreads: Mapping[Family, Spread],
     seed: int,
+    kernels: TrainedModel | None = None,
 ) -> TrainedModel:
     """The stored model with given spreads; `devices` are those of the tables."""
-    boosters: dict[str, bytes] = {}
+    boosters: dict[str, bytes] = dict(kernels.boosters) if kernels else {}
     families: dict[str, Json] = {}
     for family, table in tables.items():
         low, high = np.quantile(table.features, [_RANGE_QUANTILE, 1 - _RANGE_QUANTILE], axis=0)
@@ -168,6 +175,7 @@ def fit_op_time(
         "known_devices": [
             [float(value) for value in device_signature(device, "fp32")] for device in devices.values()
         ],
+        "kernels": dict(kernels.params) if kernels else {},
     }
     return TrainedModel(boosters, params)
 

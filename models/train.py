@@ -9,11 +9,14 @@ from pathlib import Path
 from predictor.errors import InvalidData
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import DEFAULT_PATH, Json, TrainedModel, write_bundle
+from predictor.models.corpus.aiconfigurator_ops import DEVICES as SYSTEMS
 from predictor.models.corpus.build import Progress, missing_sources, read_index, read_source, silent
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
 from predictor.models.kernel_power import MODEL_NAME as KERNEL_POWER
 from predictor.models.kernel_power_training import kernel_table, train_kernel_power
+from predictor.models.kernel_tables import load_kernel_tables
+from predictor.models.kernel_training import train_kernels
 from predictor.models.memory import MODEL_NAME as MEMORY
 from predictor.models.memory_training import memory_rows, train_memory
 from predictor.models.op_rows import load_tables
@@ -29,6 +32,9 @@ SEED = 20260
 OP_SOURCE = "neusight"
 OP_DEVICES = ("p4-pcie-8gb", "p100-pcie-16gb", "v100-pcie-32gb", "t4-pcie-16gb", "a100-pcie-40gb")
 """Devices whose operator rows are trained on. The L4 and AMD rows of the same source stay unseen."""
+KERNEL_SOURCE = "aiconfigurator-ops"
+KERNEL_DEVICES = tuple(name for name in SYSTEMS.values() if name != "arc-pro-b60-24gb")
+"""Devices whose kernels are trained on: all of the source but the one that was timed through its host."""
 MEMORY_SOURCE = "gpumemnet"
 POWER_SOURCES = ("zeus-nsdi23", "gaissa-seaa2023-training")
 KERNEL_POWER_SOURCE = "aiconfigurator-power"
@@ -45,7 +51,9 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
     sources = _sources(corpus)
     progress("op times", 0, _STEPS)
     devices = {name: find_device(name) for name in OP_DEVICES}
-    op_time, op_metrics = train_op_time(load_tables(corpus, OP_SOURCE, devices), devices, seed)
+    op_time, op_metrics = train_op_time(
+        load_tables(corpus, OP_SOURCE, devices), devices, seed, kernels=_kernels(corpus, seed)
+    )
     progress("memory", 1, _STEPS)
     memory = train_memory(memory_rows(read_source(corpus, MEMORY_TABLE)))
     progress("power", 2, _STEPS)
@@ -63,6 +71,11 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
 
 
 _STEPS = 5
+
+
+def _kernels(corpus: Path, seed: int) -> TrainedModel:
+    devices = {name: find_device(name) for name in KERNEL_DEVICES}
+    return train_kernels(load_kernel_tables(corpus, KERNEL_SOURCE, devices), devices, seed)
 
 
 def _train_power(corpus: Path, op_time: OpTimeModel) -> TrainedModel:

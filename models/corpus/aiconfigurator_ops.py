@@ -1,11 +1,13 @@
 """Operator tables of aiconfigurator: kernels of three inference stacks on seven systems, in CUDA graphs.
 
 No host is in these times, so their scope is `kernel`; a GEMM is repeated five times in one graph, on operands
-of its own each. Cleaning, by (system, stack, kernel, types):
+of its own each. Cleaning, by system, stack, kernel and types:
 - a group whose fastest calls take over 20 µs was timed with its dispatch (no NVIDIA kernel needs that long to
   start): rows below twice its fastest are dispatch, not work, and go;
-- a group of which more than one row in fifty beats the rated peak did less work than its row says, and goes
-  whole; in others such rows go one by one;
+- a row is too fast when it beats the rated FLOP/s, or the rated bandwidth on more than any cache holds. A
+  group of which more than one row in fifty is too fast did less work than its rows say, and goes whole (the
+  prefill of SGLang's TRT-LLM kernels on B200, decode with shared keys of TRT-LLM on A100 and L40S: whether
+  heads share keys and whether queries are few divides groups further); in others such rows go one by one;
 - equal keys are measured again under another tensor-parallel degree: their median stays.
 Of the dense grids one shape in several is kept, the same on every system and stack (a hash of the shape).
 """
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.features.rows import cache_bytes
 from predictor.features.work_json import work_to_json
 from predictor.hardware.catalog import find_device
 from predictor.hardware.sustained import matrix_peak
@@ -46,6 +49,11 @@ SLOW_START_S = 20e-6
 _START_QUANTILE = 0.005
 _SEEN_THROUGH_DISPATCH = 2.0
 _FAULTY_SHARE = 0.02
+_BEYOND_CACHE = 2.5
+_FEW_QUERIES = 32
+# Their calls rotate queries and keys and store keys and values, too.
+_STORING = frozenset({"prefill", "decode", "latent_prefill", "latent_decode"})
+_PATHS = ("kv_cache_dtype",)
 
 KERNELS: tuple[tuple[str, str], ...] = (
     ("triton", "triton"),
@@ -64,7 +72,7 @@ KERNELS: tuple[tuple[str, str], ...] = (
     ("flash", "flash"),
     ("fa3", "flash"),
 )
-"""Part of a `kernel_source` -> whose kernel it is, first match first; the stack's own where none matches."""
+"""Part of a `kernel_source` -> whose kernel it is, first match first."""
 
 _GRID_COPIES = 5
 """A CUDA graph of the GEMM table holds five repetitions (SOURCE.md)."""
@@ -85,10 +93,12 @@ def read(folder: Path) -> Counted:
     return Counted(pl.concat(frames), counts)
 
 
-def kernel_of(kernel_source: str, stack: str) -> str:
-    """Whose kernel ran."""
+def kernel_of(kernel_source: str, precision: str, table: str) -> str:
+    """Whose kernel ran; `own` where the stack chose and does not say."""
     name = kernel_source.lower()
-    return next((kernel for part, kernel in KERNELS if part in name), stack)
+    found = next((kernel for part, kernel in KERNELS if part in name), "own")
+    # All three stacks hand plain products to torch, and torch to cuBLAS.
+    return "cublas" if (found, precision, table) == ("own", "bfloat16", "gemm") else found
 
 
 def _read_table(folder: Path, table: Table) -> tuple[pl.DataFrame, dict[str, int]]:
@@ -98,13 +108,7 @@ def _read_table(folder: Path, table: Table) -> tuple[pl.DataFrame, dict[str, int
     counts = {"available": frame.height}
     frame = frame.filter(_kept(frame, table))
     counts["another shape of the grid stands for it"] = counts["available"] - frame.height
-    group = [
-        "system",
-        "stack",
-        "kernel",
-        table.precision,
-        *(("kv_cache_dtype",) if "kv_cache_dtype" in table.keys else ()),
-    ]
+    group = ["system", "stack", "kernel", table.precision, *(name for name in _PATHS if name in table.keys)]
     works = _works(frame, table)
     frame = frame.join(works, on=table.keys, how="left", maintain_order="left")
     start_s = pl.col("latency").quantile(_START_QUANTILE).over(group)
@@ -112,12 +116,14 @@ def _read_table(folder: Path, table: Table) -> tuple[pl.DataFrame, dict[str, int
     dispatch = pl.col("dispatched") & (pl.col("latency") < _SEEN_THROUGH_DISPATCH * pl.col("start"))
     counts["dispatch hides the kernel"] = int(frame.select(dispatch.sum()).item())
     frame = frame.filter(~dispatch)
-    frame = frame.with_columns(beats_peak=pl.Series(_beats_peak(frame)))
-    faulty = pl.col("beats_peak").mean().over(group) > _FAULTY_SHARE
-    counts["kernel skips work: its group beats the rated peak"] = int(frame.select(faulty.sum()).item())
+    frame = frame.with_columns(too_fast=pl.Series(_too_fast(frame)))
+    paths = _paths(table)
+    frame = frame.with_columns(**paths)
+    faulty = pl.col("too_fast").mean().over([*group, *paths]) > _FAULTY_SHARE
+    counts["its group skips work: too fast for the device"] = int(frame.select(faulty.sum()).item())
     frame = frame.filter(~faulty)
-    counts["faster than the rated peak"] = int(frame["beats_peak"].sum())
-    frame = frame.filter(~pl.col("beats_peak"))
+    counts["too fast for the device"] = int(frame["too_fast"].sum())
+    frame = frame.filter(~pl.col("too_fast"))
     before = frame.height
     keys = ["system", "stack", "kernel", *table.keys]
     frame = frame.group_by(keys, maintain_order=True).agg(
@@ -154,11 +160,12 @@ def _columns(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
         frame = frame.with_columns(
             gemm_dtype=pl.when(integer).then(pl.lit("sq")).otherwise(pl.col("gemm_dtype"))
         )
-    pairs = frame.select("kernel_source", "stack").unique(maintain_order=True)
+    sources = ["kernel_source", table.precision]
+    pairs = frame.select(sources).unique(maintain_order=True)
     pairs = pairs.with_columns(
-        kernel=pl.Series([kernel_of(name, stack) for name, stack in pairs.iter_rows()])
+        kernel=pl.Series([kernel_of(name, kind, table.name) for name, kind in pairs.iter_rows()])
     )
-    return frame.join(pairs, on=["kernel_source", "stack"], how="left", maintain_order="left").select(
+    return frame.join(pairs, on=sources, how="left", maintain_order="left").select(
         "system", "stack", "kernel", *table.keys, latency=pl.col("latency").cast(pl.Float64) * 1e-3
     )
 
@@ -175,7 +182,7 @@ def _kept(frame: pl.DataFrame, table: Table) -> NDArray[np.bool_]:
 
 
 def _works(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """The work of every distinct key, as JSON, with its family, FLOPs and arithmetic."""
+    """The work of every distinct key, as JSON, with its family, FLOPs, traffic and arithmetic."""
     import polars as pl
 
     distinct = frame.select(table.keys).unique(maintain_order=True)
@@ -184,19 +191,43 @@ def _works(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
         work=pl.Series([canonical(work_to_json(work)) for work in works]),
         family=pl.Series([work.family.value for work in works]),
         flops=pl.Series([float(work.matrix_flops) for work in works]),
+        moved=pl.Series([float(work.moved_bytes) for work in works]),
         compute=pl.Series([work.compute.value for work in works]),
     )
 
 
-def _beats_peak(frame: pl.DataFrame) -> NDArray[np.bool_]:
-    kinds = frame.select("system", "compute").unique().iter_rows()
+def _paths(table: Table) -> dict[str, pl.Expr]:
+    """What else decides which code of a kernel runs, and so which rows are faulty together."""
+    import polars as pl
+
+    found = {}
+    if "num_key_value_heads" in table.keys:
+        found["shared_keys"] = pl.col("num_heads") > pl.col("num_key_value_heads")
+    if "isl" in table.keys:
+        found["few_queries"] = pl.col("isl") <= _FEW_QUERIES
+    return found
+
+
+def _too_fast(frame: pl.DataFrame) -> NDArray[np.bool_]:
+    latency_s, flops, moved = (frame[name].to_numpy() for name in ("latency", "flops", "moved"))
+    devices = {name: find_device(DEVICES[name]) for name in frame["system"].unique()}
     # What a device has no unit for runs at its BF16 rate.
     peaks = {
-        (system, compute): max(matrix_peak(find_device(DEVICES[system]), kind) for kind in (compute, "bf16"))
-        for system, compute in kinds
+        (name, kind): max(matrix_peak(device, kind), matrix_peak(device, "bf16"))
+        for name, device in devices.items()
+        for kind in frame["compute"].unique()
     }
     peak = np.array([peaks[key] for key in frame.select("system", "compute").iter_rows()])
-    found: NDArray[np.bool_] = frame["flops"].to_numpy() > peak * frame["latency"].to_numpy()
+    bandwidth, cache = (
+        np.array([values[name] for name in frame["system"]])
+        for values in (
+            {name: device.memory_bytes_per_s for name, device in devices.items()},
+            {name: cache_bytes(device) for name, device in devices.items()},
+        )
+    )
+    found: NDArray[np.bool_] = (flops > peak * latency_s) | (
+        (moved > _BEYOND_CACHE * cache) & (moved > bandwidth * latency_s)
+    )
     return found
 
 
@@ -204,8 +235,9 @@ def _conformed(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     import polars as pl
 
     copies = _GRID_COPIES if table.file == "gemm_perf" else 1
+    stores = f'"stores":{"true" if table.name in _STORING else "false"}'
     configurations = [
-        f'{{"copies":{copies},"kernel":"{kernel}","set":"{table.name}","stack":"{stack}","work":{work}}}'
+        f'{{"copies":{copies},"kernel":"{kernel}","set":"{table.name}","stack":"{stack}",{stores},"work":{work}}}'
         for kernel, stack, work in frame.select("kernel", "stack", "work").iter_rows()
     ]
     return frame.select(

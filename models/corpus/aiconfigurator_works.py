@@ -135,7 +135,7 @@ class Table:
 
 
 TABLES: tuple[Table, ...] = (
-    Table("gemm", "gemm_perf", ("m", "n", "k", "gemm_dtype"), linear_work, "gemm_dtype", 12),
+    Table("gemm", "gemm_perf", ("m", "n", "k", "gemm_dtype"), linear_work, "gemm_dtype", 6),
     Table(
         "prefill", "context_attention_perf",
         ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size",

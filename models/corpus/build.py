@@ -36,7 +36,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CorpusEntry:
-    """One built source: row count, a hash of the rows, and what became of all rows where its reader counts."""
+    """One built source: row count, hash of its rows, and what became of all rows where its reader counts."""
 
     source: str
     rows: int

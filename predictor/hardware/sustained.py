@@ -15,6 +15,7 @@ five devices).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log
 
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 
@@ -57,6 +58,23 @@ def sustained_fraction(device: DeviceSpec, compute: str) -> float:
     if yield_per_w is None:
         return 1.0
     return min(1.0, device.tdp_w * yield_per_w / rated)
+
+
+# Best matrix product ever timed on a board over its rating, against the watts it has per rated TFLOP/s:
+# A100 SXM .869 and PCIe .811, H100 SXM .803, GH200 .838, B200 .776 in BF16, H200 .734 in FP8 (stas00/
+# ml-engineering, tables of achievable matmul FLOPS). share = a + b ln(W per TFLOP/s), least squares.
+_BEST_AT_1_W, _BEST_PER_LOG_W = 0.840, 0.091
+_BEST_LOW, _BEST_HIGH = 0.4, 0.95
+
+
+def reached_matrix_rate(device: DeviceSpec, compute: str) -> float:
+    """FLOP/s of the best matrix product of a device: what the power limit leaves of the rated peak.
+
+    A rule through published best products: fewer watts per rated FLOP/s, less of it reached.
+    """
+    peak = matrix_peak(device, compute)
+    share = _BEST_AT_1_W + _BEST_PER_LOG_W * log(device.tdp_w / (peak * 1e-12))
+    return sustained_matrix_rate(device, compute) * min(_BEST_HIGH, max(_BEST_LOW, share))
 
 
 def sustained_matrix_rate(device: DeviceSpec, compute: str) -> float:

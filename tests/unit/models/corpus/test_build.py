@@ -140,7 +140,8 @@ def test_a_damaged_table_is_named(root: Path, tmp_path: Path) -> None:
 
 def test_training_names_every_source_it_lacks_before_it_starts(root: Path, tmp_path: Path) -> None:
     build_corpus(root, tmp_path / "out")
-    with pytest.raises(InvalidData, match="neusight, gpumemnet, zeus-nsdi23, gaissa-seaa2023-training; run"):
+    missing = "neusight, aiconfigurator-ops, gpumemnet, zeus-nsdi23, gaissa-seaa2023-training; run"
+    with pytest.raises(InvalidData, match=missing):
         train(tmp_path / "out", tmp_path / "bundle", progress=_never)
     with pytest.raises(InvalidData, match="corpus build"):
         train(tmp_path / "nowhere", tmp_path / "bundle", progress=_never)
