@@ -38,6 +38,8 @@ KERNEL_DEVICES = tuple(name for name in SYSTEMS.values() if name != "arc-pro-b60
 MEMORY_SOURCE = "gpumemnet"
 POWER_SOURCES = ("zeus-nsdi23", "gaissa-seaa2023-training")
 KERNEL_POWER_SOURCE = "aiconfigurator-power"
+REQUIRED_SOURCES = (OP_SOURCE, KERNEL_SOURCE, MEMORY_SOURCE, KERNEL_POWER_SOURCE, *POWER_SOURCES)
+"""Without these no bundle is written."""
 
 
 def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: Progress = silent) -> str:
@@ -45,7 +47,7 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
 
     Returns the bundle's id. Raises InvalidData (corpus absent or incomplete), OutputNotWritable.
     """
-    if missing := missing_sources(corpus, (OP_SOURCE, MEMORY_SOURCE, KERNEL_POWER_SOURCE, *POWER_SOURCES)):
+    if missing := missing_sources(corpus, REQUIRED_SOURCES):
         remedy = f"perfcast corpus build --out {corpus} {' '.join(f'--source {name}' for name in missing)}"
         raise InvalidData(f"{corpus}: no rows of {', '.join(missing)}; run `{remedy}` first")
     sources = _sources(corpus)

@@ -11,7 +11,7 @@ from predictor.models.corpus import build
 from predictor.models.corpus.build import build_corpus, data_root, missing_sources, read_index, read_source
 from predictor.models.corpus.manifest import Source, SourceFile, file_sha256, load_manifest
 from predictor.models.corpus.schema import COLUMNS, canonical, conform
-from predictor.models.train import train
+from predictor.models.train import REQUIRED_SOURCES, train
 
 ROW = {
     "subject": "relu",
@@ -140,8 +140,7 @@ def test_a_damaged_table_is_named(root: Path, tmp_path: Path) -> None:
 
 def test_training_names_every_source_it_lacks_before_it_starts(root: Path, tmp_path: Path) -> None:
     build_corpus(root, tmp_path / "out")
-    missing = "neusight, aiconfigurator-ops, gpumemnet, zeus-nsdi23, gaissa-seaa2023-training; run"
-    with pytest.raises(InvalidData, match=missing):
+    with pytest.raises(InvalidData, match=f"{', '.join(REQUIRED_SOURCES)}; run"):
         train(tmp_path / "out", tmp_path / "bundle", progress=_never)
     with pytest.raises(InvalidData, match="corpus build"):
         train(tmp_path / "nowhere", tmp_path / "bundle", progress=_never)
