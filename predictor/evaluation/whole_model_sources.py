@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from predictor.api import Predictor
 from predictor.errors import PerfcastError
+from predictor.evaluation.few_rows import KnownCell, job_samples, known_rows
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, scored_rows
 from predictor.features.graph import Graph
@@ -28,6 +29,7 @@ from predictor.models.bundle import Bundle
 from predictor.models.corpus import lambda_pytorch, pytorch_gpu_benchmark
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.whole_model import WholeModelRow, reader, source_graph
+from predictor.models.device_calibration import Sample, predicted_s
 from predictor.models.op_time import OpTimeModel
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
@@ -40,6 +42,8 @@ GOAL = 0.12
 SUITE = "time"
 SEED = 20260
 _WORST = 20
+_SEVERAL_GPUS = 150
+"""About how many cells of several GPUs are asked."""
 
 Answer = tuple[float, float, float]
 """Seconds: value, low, high."""
@@ -47,12 +51,16 @@ Answer = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class ScoredCell:
-    """Equal rows: one of them, their median time, and the answer or the reason why there is none."""
+    """Equal rows: one of them, their median time, and the answer or the reason why there is none.
+
+    `sample`: the job for a calibration, where a fit answered.
+    """
 
     row: WholeModelRow
     measured_s: float
     answer: Answer | None
     reason: str = ""
+    sample: Sample | None = None
 
 
 def cells_of(rows: Iterable[WholeModelRow]) -> list[tuple[WholeModelRow, float]]:
@@ -71,8 +79,8 @@ def zero_shot(
     keep: Callable[[WholeModelRow], bool] = lambda row: True,
     progress: Progress = silent,
 ) -> list[ScoredCell]:
-    """Every cell of a source asked through the public Predictor."""
-    cells = [cell for cell in cells_of(reader(source).read_rows(root / source).rows) if keep(cell[0])]
+    """Cells of a source asked through the public Predictor: all of one GPU, every few of several."""
+    cells = _asked([row for row in reader(source).read_rows(root / source).rows if keep(row)])
     graphs: dict[object, Graph] = {}
     scored: list[ScoredCell] = []
     for done, (row, measured_s) in enumerate(cells):
@@ -88,6 +96,15 @@ def zero_shot(
             scored.append(ScoredCell(row, measured_s, (found.value, found.low, found.high)))
     progress(f"zero-shot {source}", len(cells), len(cells))
     return scored
+
+
+def _asked(rows: Sequence[WholeModelRow]) -> list[tuple[WholeModelRow, float]]:
+    """Equal jobs one after another, so that each program is built once."""
+    cells = cells_of(rows)
+    several = [cell for cell in cells if cell[0].devices > 1]
+    chosen = [cell for cell in cells if cell[0].devices == 1]
+    chosen += several[:: max(1, len(several) // _SEVERAL_GPUS)]
+    return sorted(chosen, key=lambda cell: (repr(cell[0].job), cell[0].batch))
 
 
 def request_of(row: WholeModelRow, graph: Graph) -> PredictionRequest:
@@ -147,9 +164,22 @@ def _is_trained_on(row: WholeModelRow) -> bool:
 def _fitted_cells(train: AggregateTable, test: AggregateTable, settings: BoostSettings) -> list[ScoredCell]:
     weight = np.array([row.weight for row in train.rows])
     fitted = fit_aggregate(train, find_device, settings, SEED, weight=weight)
-    seconds = np.exp(fitted.log_times(test, find_device))
-    answer = {id(row): float(value) for row, value in zip(test.rows, seconds, strict=True)}
-    return [ScoredCell(row, measured_s, (answer[id(row)],) * 3) for row, measured_s in cells_of(test.rows)]
+    found = {id(row): sample for row, sample in zip(test.rows, job_samples(fitted, test), strict=True)}
+    cells = []
+    for row, measured_s in cells_of(test.rows):
+        sample = replace(found[id(row)], measured_s=measured_s)
+        cells.append(ScoredCell(row, measured_s, (predicted_s(sample),) * 3, sample=sample))
+    return cells
+
+
+def known_cells(cells: Iterable[ScoredCell]) -> list[KnownCell]:
+    """The cells that a fit answered."""
+    return [KnownCell(cell.row, cell.sample) for cell in cells if cell.sample is not None]
+
+
+def machine_of(row: WholeModelRow) -> tuple[str, str]:
+    """Device and, of torchvision's cards, the harness: its two had other hosts."""
+    return row.device, pytorch_gpu_benchmark.harness_of(row)
 
 
 def lambda_rows(cells: Sequence[ScoredCell], hold: str, goal: float | None) -> list[EvaluationRow]:
@@ -271,6 +301,7 @@ def source_suite(
         rows += rows_of(asked, "zero-shot", None)
         fitted = held_out(source, TRAINED, corpus, op_time, BoostSettings(), progress=progress)
         rows += rows_of(fitted, "device", GOAL)
+        rows += known_rows(known_cells(fitted), rows[-1].id, SUITE, machine_of)
         tables.append(worst_cells(f"{source}: worst cells, GPU held out", fitted))
         alone = [cell for cell in asked if _is_trained_on(cell.row)]
         tables.append(worst_cells(f"{source}: worst cells, zero-shot", alone))

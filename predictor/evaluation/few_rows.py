@@ -1,0 +1,104 @@
+"""How far a few measured jobs bring a GPU that no model has seen: the calibration of `perfcast calibrate`.
+
+Cells come from fits without their chip. Per machine a few drawn cells set its factors, under a prior learned
+on the machines of other chips, and the cells that were not drawn are scored; several draws are averaged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.evaluation.rows import EvaluationRow, absolute_errors
+from predictor.hardware.catalog import find_device
+from predictor.models.aggregate_features import FEATURES
+from predictor.models.aggregate_prior import DEVICE_KIND, DEVICE_KINDS, groups
+from predictor.models.aggregate_rows import AggregateTable
+from predictor.models.aggregate_total import REST_FACTOR
+from predictor.models.aggregate_training import Fitted, total_of
+from predictor.models.corpus.whole_model import WholeModelRow
+from predictor.models.device_calibration import (
+    CLASSES,
+    Prior,
+    Sample,
+    fit_calibration,
+    learn_prior,
+    predicted_s,
+)
+
+KNOWN = 5
+DRAWS = 10
+SEED = 5
+_PHASE = FEATURES.index("phase")
+_MEMORY_KINDS = tuple(DEVICE_KINDS.index(name) for name in ("rows", "traffic"))
+_REST_CLASS = CLASSES.index("forward memory")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCell:
+    """A measured cell, and its job as a fit without its chip sees it."""
+
+    row: WholeModelRow
+    sample: Sample
+
+
+def job_samples(fitted: Fitted, table: AggregateTable) -> list[Sample]:
+    """(r,) each iteration's predicted kernel seconds by class, its host seconds and its measured seconds."""
+    total = total_of(table, find_device)
+    phase = table.features[:, _PHASE]
+    kind = DEVICE_KIND[groups(table.class_code, phase)]
+    code = np.isin(kind, _MEMORY_KINDS) + len(CLASSES) // 2 * (phase > 0)
+    summed = np.bincount(
+        table.row * len(CLASSES) + code,
+        weights=fitted.op_seconds(table, find_device),
+        minlength=len(table) * len(CLASSES),
+    )
+    kernel_s = np.asarray(summed, dtype=np.float64).reshape(len(table), len(CLASSES))
+    kernel_s[:, _REST_CLASS] += REST_FACTOR * table.rest_s
+    measured_s = np.exp(table.log_time)
+    return [
+        Sample(kernels, float(host_s), float(seconds))
+        for kernels, host_s, seconds in zip(kernel_s, total.host_s, measured_s, strict=True)
+    ]
+
+
+def known_rows(
+    cells: Sequence[KnownCell],
+    id: str,
+    suite: str,
+    machine_of: Callable[[WholeModelRow], Hashable],
+    *,
+    known: int = KNOWN,
+) -> list[EvaluationRow]:
+    """The mean over machines of the mean error on cells not drawn; none where other chips lack rows."""
+    machines: dict[Hashable, list[KnownCell]] = defaultdict(list)
+    for cell in cells:
+        machines[machine_of(cell.row)].append(cell)
+    chosen = [part for part in machines.values() if len(part) > known]
+    errors = []
+    for part in chosen:
+        chip = part[0].row.device_group
+        others = [[c.sample for c in other] for other in chosen if other[0].row.device_group != chip]
+        if len(others) > 1:
+            errors.append(_mean_error(part, learn_prior(others), known))
+    if not errors:
+        return []
+    group = f"{id} device, {known} rows of it known: mean of {len(errors)} machines"
+    count = sum(map(len, chosen))
+    return [EvaluationRow(id, suite, "device", group, "mape", float(np.mean(errors)), None, count)]
+
+
+def _mean_error(part: Sequence[KnownCell], prior: Prior, known: int) -> float:
+    random = np.random.default_rng(SEED)
+    device = find_device(part[0].row.device)
+    means = []
+    for _ in range(DRAWS):
+        order = random.permutation(len(part))
+        drawn, left = ([part[i].sample for i in places] for places in (order[:known], order[known:]))
+        found = fit_calibration(drawn, device, prior)
+        errors = absolute_errors([predicted_s(s, found) for s in left], [s.measured_s for s in left])
+        means.append(float(errors.mean()))
+    return float(np.mean(means))
