@@ -239,13 +239,19 @@ def device_facts(device: DeviceSpec) -> DeviceFacts:
     )
 
 
-def roofline_s(table: WorkTable, facts: DeviceFacts) -> tuple[FloatArray, FloatArray]:
-    """(n,) seconds at the rated peak, and (n,) seconds to move the bytes: no correction may go below."""
+COMPUTE, WEIGHTS, ACTIVATIONS, CALLS = range(4)
+"""Columns of `parts`."""
+
+
+def parts(table: WorkTable, facts: DeviceFacts) -> FloatArray:
+    """(n, 4): seconds at the rated peak, to read the weights, to move all else, and kernels launched."""
     n = table.numbers
     rate = np.where(convolution_facts(table).is_depthwise, facts.vector_rate, facts.peaks[table.compute])
-    compute = n[:, MATRIX_FLOPS] / rate
+    compute = np.maximum(n[:, MATRIX_FLOPS] / rate, n[:, VECTOR_FLOPS] / facts.vector_rate)
     moved = np.maximum(n[:, READ_BYTES] + n[:, WRITE_BYTES], 1.0)
-    return np.maximum(compute, n[:, VECTOR_FLOPS] / facts.vector_rate), moved / facts.bandwidth
+    weights = np.minimum(n[:, PARAMETER_BYTES], moved)
+    traffic = weights / facts.bandwidth, (moved - weights) / facts.bandwidth
+    return np.stack([compute, *traffic, n[:, LAUNCHES]], axis=1)
 
 
 def aggregate_features(
@@ -270,7 +276,7 @@ def aggregate_features(
     products = table_products(table)
     rows, columns = rows_and_columns(table)
     moved = np.maximum(n[:, READ_BYTES] + n[:, WRITE_BYTES], 1.0)
-    compute_s, memory_s = roofline_s(table, facts)
+    compute_s, memory_s = parts(table, facts)[:, COMPUTE], moved / facts.bandwidth
     tiny = 1e-12
     is_product = n[:, MATRIX_FLOPS] > 0
     best = np.where(is_product, tile_efficiencies(products, facts.cores).max(axis=1), 1.0)

@@ -27,7 +27,7 @@ from predictor.models.aggregate_features import (
     aggregate_features,
     classes,
     device_facts,
-    roofline_s,
+    parts,
 )
 from predictor.models.aggregate_rows import AggregateTable, joined_tables
 from predictor.models.corpus.build import Progress, missing_sources, read_source, silent
@@ -71,7 +71,7 @@ def kernel_table(
     progress: Progress = silent,
 ) -> AggregateTable | None:
     """Iterations of one op on the devices (catalogue ids) that `keep` accepts; None where there are none."""
-    parts = []
+    tables = []
     for source in SOURCES:
         if missing_sources(corpus, (source,)):
             continue
@@ -79,8 +79,8 @@ def kernel_table(
             progress(f"kernels of {source}", done, 0)
             device = find_device(name)
             if device.kind is DeviceKind.GPU:
-                parts.append(_table(source, name, device, kernels, op_time))
-    return joined_tables(parts) if parts else None
+                tables.append(_table(source, name, device, kernels, op_time))
+    return joined_tables(tables) if tables else None
 
 
 def _sampled(
@@ -184,7 +184,7 @@ def _table(
         rest_s=nothing,
         row=np.arange(len(rows), dtype=np.intp),
         floor_s=costs.floor_s,
-        rated_s=roofline_s(table, facts)[0],
+        parts=parts(table, facts),
         log_learned=np.log(costs.time_s / costs.floor_s),
         class_code=code,
         features=features,

@@ -27,6 +27,7 @@ from predictor.models.aggregate_features import CLASSES, JobContext
 from predictor.models.aggregate_total import Total
 from predictor.types import Layout, Mode, Precision, Runtime
 
+KIND = "log_linear"
 PHASE_COUNT = 3
 GROUP_COUNT = len(CLASSES) * PHASE_COUNT
 """Classes of work by phase."""
@@ -46,6 +47,26 @@ LOG_LOWEST, LOG_HIGHEST = -1.5, 2.5
 """Bounds of the log multiplier that the booster starts from."""
 
 Levels = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class PricedOps:
+    """n ops as a prior sees them.
+
+    Attributes:
+        group: (n,) class and phase, as `groups`. floor_s: (n,) floor of all runs.
+        log_learned: (n,) log of the op-level prediction over the floor.
+        parts: (n, 4) of all runs, as aggregate_features.parts.
+    """
+
+    group: Levels
+    floor_s: FloatArray
+    log_learned: FloatArray
+    parts: FloatArray
+
+    def take(self, rows: slice) -> PricedOps:
+        """Some of them."""
+        return PricedOps(self.group[rows], self.floor_s[rows], self.log_learned[rows], self.parts[rows])
 
 
 def levels(job: JobContext) -> tuple[int, ...]:
@@ -118,11 +139,15 @@ class DeviceKernel:
 
     def holds(self, device: DeviceSpec) -> bool:
         """Whether a device of the same specifications is among them."""
+        return self.place(device) is not None
+
+    def place(self, device: DeviceSpec) -> int | None:
+        """Which of them has the same specifications."""
         distance = np.abs(self.specifications - np.array(specification(device))).max(axis=1, initial=0.0)
-        return any(
-            near < _SAME_DEVICE and vendor == device.vendor
-            for near, vendor in zip(distance, self.vendors, strict=True)
-        )
+        for i, (near, vendor) in enumerate(zip(distance, self.vendors, strict=True)):
+            if near < _SAME_DEVICE and vendor == device.vendor:
+                return i
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -167,19 +192,22 @@ class Prior:
         by_kind = self.device @ (self.inverse @ self.kernel.likeness(device))
         return np.asarray(by_kind[DEVICE_KIND], dtype=np.float64)
 
-    def log_multiplier(
-        self, group: Levels, log_learned: FloatArray, job: JobContext, device_effect: FloatArray
-    ) -> FloatArray:
-        """(n,) of ops of one job; `group` as `groups`."""
+    def holds(self, device: DeviceSpec) -> bool:
+        """Whether iterations on such a device were trained on."""
+        return self.kernel.holds(device)
+
+    def log_multiplier(self, ops: PricedOps, job: JobContext, device: DeviceSpec) -> FloatArray:
+        """(n,) of ops of one job."""
         columns = effect_columns(np.array([levels(job)]))[0]
-        level = self.effects[:, columns].sum(axis=1) + device_effect
+        level = self.effects[:, columns].sum(axis=1) + self.device_effect(device)
         slope = self.slope[:, slope_column(job)]
-        found = level[group] + slope[group] * log_learned
+        found = level[ops.group] + slope[ops.group] * ops.log_learned
         return np.asarray(np.clip(found, LOG_LOWEST, LOG_HIGHEST), dtype=np.float64)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, rounded: a multiplier needs no more than four digits."""
         return {
+            "kind": KIND,
             "effects": np.round(self.effects, 5).tolist(),
             "device": np.round(self.device, 5).tolist(),
             "slope": np.round(self.slope, 5).tolist(),

@@ -26,7 +26,7 @@ from predictor.models.aggregate_features import (
     aggregate_features,
     classes,
     device_facts,
-    roofline_s,
+    parts,
 )
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.programs import StoredProgram, StoredPrograms, load_programs
@@ -51,7 +51,7 @@ class AggregateTable:
         rows: the measurements. source: (r,) whose they are. log_time: (r,) log seconds.
         launches: (r,) kernels of an iteration. rest_s: (r,) floor of the ops that are not listed.
         row: (n,) which iteration an op is of, ascending.
-        floor_s: (n,) floor of all runs of an op; rated_s: the same at the rated peak, traffic apart.
+        floor_s: (n,) floor of all runs of an op; parts: (n, 4) of all runs, as aggregate_features.parts.
         log_learned: (n,) log of the op-level prediction over the floor.
         class_code: (n,) index into CLASSES. features: (n, len(FEATURES)).
     """
@@ -63,7 +63,7 @@ class AggregateTable:
     rest_s: FloatArray
     row: NDArray[np.intp]
     floor_s: FloatArray
-    rated_s: FloatArray
+    parts: FloatArray
     log_learned: FloatArray
     class_code: NDArray[np.intp]
     features: NDArray[np.float32]
@@ -84,7 +84,7 @@ class AggregateTable:
             self.rest_s[chosen],
             number[self.row[ops]],
             self.floor_s[ops],
-            self.rated_s[ops],
+            self.parts[ops],
             self.log_learned[ops],
             self.class_code[ops],
             self.features[ops],
@@ -128,15 +128,15 @@ def aggregate_table(
     groups: dict[tuple[str, JobContext], list[WholeModelRow]] = defaultdict(list)
     for row in usable:
         groups[row.device, job_context(row, versioned=False)].append(row)
-    parts = []
+    tables = []
     facts: dict[str, DeviceFacts] = {}
     for done, ((name, context), members) in enumerate(groups.items()):
         progress(f"ops of {source}", done, len(groups))
         device = find_device(name)
         known = facts.setdefault(name, device_facts(device))
-        parts.append(_group(source, members, context, programs, op_time, device, known))
+        tables.append(_group(source, members, context, programs, op_time, device, known))
     progress(f"ops of {source}", len(groups), len(groups))
-    return replace(joined_tables(parts), dropped=dropped)
+    return replace(joined_tables(tables), dropped=dropped)
 
 
 def job_context(row: WholeModelRow, *, versioned: bool = True) -> JobContext:
@@ -235,7 +235,7 @@ def _priced(
     log_share = np.log(floor_s[kept] / total[number])
     arrays = {
         "floor_s": floor_s[kept],
-        "rated_s": roofline_s(listed, facts)[0] * count[kept],
+        "parts": parts(listed, facts) * count[kept, None],
         "log_learned": np.log(learned_s / one_s),
         "class_code": code,
         "features": aggregate_features(listed, log_share, one_s, learned_s, facts, context, code),

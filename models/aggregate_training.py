@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.aggregate_features import FEATURES
+from predictor.models.aggregate_host_prior import HostPrior, fit_host_prior
 from predictor.models.aggregate_prior import (
+    PricedOps,
     Prior,
     PriorRows,
     fit_prior,
@@ -66,11 +68,14 @@ class BoostSettings:
         }
 
 
+AnyPrior: TypeAlias = Prior | HostPrior
+
+
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """A prior and the booster on top of it."""
 
-    prior: Prior
+    prior: AnyPrior
     booster: Any
 
     def op_seconds(self, table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> FloatArray:
@@ -101,7 +106,7 @@ def total_of(table: AggregateTable, find_device: Callable[[str], DeviceSpec]) ->
 
 
 def prior_log(
-    prior: Prior,
+    prior: AnyPrior,
     table: AggregateTable,
     find_device: Callable[[str], DeviceSpec],
     *,
@@ -109,14 +114,12 @@ def prior_log(
 ) -> FloatArray:
     """(n,) log multipliers of the prior; `harness` adds the effect of each row's source."""
     group = groups(table.class_code, table.features[:, _PHASE])
-    effects = {name: prior.device_effect(find_device(name)) for name in {row.device for row in table.rows}}
+    ops_of_all = PricedOps(group, table.floor_s, table.log_learned, table.parts)
     ends = np.searchsorted(table.row, np.arange(len(table) + 1))
     found = np.zeros(len(table.row))
     for i, row in enumerate(table.rows):
         ops = slice(ends[i], ends[i + 1])
-        found[ops] = prior.log_multiplier(
-            group[ops], table.log_learned[ops], job_context(row), effects[row.device]
-        )
+        found[ops] = prior.log_multiplier(ops_of_all.take(ops), job_context(row), find_device(row.device))
         if harness:
             found[ops] += prior.sources.get(str(table.source[i]), 0.0)
     return found
@@ -133,7 +136,9 @@ def fit_aggregate(
     """Prior and booster of a table; `weight` (r,) of its iterations, default 1."""
     weights = np.ones(len(table)) if weight is None else weight
     total = total_of(table, find_device)
-    prior = fit_prior(prior_rows(table, find_device, weights), total)
+    rows = prior_rows(table, find_device, weights)
+    on_hosts = all(device.kind.is_host for device in rows.devices)
+    prior: AnyPrior = fit_host_prior(rows, table.parts, table.rest_s) if on_hosts else fit_prior(rows, total)
     base = prior_log(prior, table, find_device, harness=True)
     booster = fit_booster(table, base, total, weights, settings, seed)
     return Fitted(prior, booster)

@@ -21,14 +21,17 @@ from predictor.features.work import OpWork
 from predictor.features.work_table import work_table
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.models.aggregate_features import (
+    COMPUTE,
     JobContext,
     aggregate_features,
     classes,
     device_facts,
-    roofline_s,
+    parts,
     schema_hash,
 )
-from predictor.models.aggregate_prior import Prior, groups
+from predictor.models.aggregate_host_prior import KIND as ADDITIVE
+from predictor.models.aggregate_host_prior import HostPrior
+from predictor.models.aggregate_prior import PricedOps, Prior, groups
 from predictor.models.aggregate_rows import REST_FRACTION
 from predictor.models.aggregate_total import REST_FACTOR, launch_s
 from predictor.models.booster import load_booster
@@ -38,8 +41,8 @@ from predictor.models.op_time import OpCosts
 MODEL_NAME = "step_time"
 DEVICE, HOST = "device", "host"
 """Boosters: of devices that kernels are launched on, and of processors."""
-PEAK_SHARE = 0.95
-"""No op is faster than this share of the time at the rated peak: clocks may exceed the rating a little."""
+PEAK_SHARE = 0.8
+"""No op is faster than this share of the time at the rated peak: consumer cards clock above their rating."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class StepTimeModel:
 
     def __init__(
         self,
-        priors: Mapping[str, Prior],
+        priors: Mapping[str, Prior | HostPrior],
         boosters: Mapping[str, Any],
         spreads: Mapping[str, StepSpread],
     ) -> None:
@@ -101,7 +104,7 @@ class StepTimeModel:
     @classmethod
     def _of(cls, params: Mapping[str, Any], boosters: Mapping[str, Any]) -> StepTimeModel:
         return cls(
-            {name: Prior.from_json(prior) for name, prior in params["priors"].items()},
+            {name: _prior(prior) for name, prior in params["priors"].items()},
             boosters,
             {name: StepSpread(**spread) for name, spread in params["spreads"].items()},
         )
@@ -120,7 +123,7 @@ class StepTimeModel:
         domain = _domain(device)
         prior, spread = self._priors[domain], self._spreads[domain]
         is_host = device.kind.is_host
-        known = prior.kernel.holds(device)
+        known = prior.holds(device)
         return StepCosts(
             time_s=self._times(works, count, costs, device, job, domain),
             launch_s=0.0 if is_host else launch_s(job.runtime, job.mode),
@@ -150,13 +153,17 @@ class StepTimeModel:
         floor_s, learned_s = costs.floor_s[listed], costs.time_s[listed]
         log_share = np.log(total[listed] / total.sum())
         features = aggregate_features(table, log_share, floor_s, learned_s, facts, job, code)
-        base = prior.log_multiplier(
-            groups(code, table.phase), np.log(learned_s / floor_s), job, prior.device_effect(device)
-        )
+        pieces = parts(table, facts)
+        ops = PricedOps(groups(code, table.phase), floor_s, np.log(learned_s / floor_s), pieces)
+        base = prior.log_multiplier(ops, job, device)
         margin = xgboost.DMatrix(features, base_margin=base, nthread=1)
         log_m = np.asarray(self._boosters[domain].predict(margin), dtype=np.float64)
-        time_s[listed] = np.maximum(floor_s * np.exp(log_m), PEAK_SHARE * roofline_s(table, facts)[0])
+        time_s[listed] = np.maximum(floor_s * np.exp(log_m), PEAK_SHARE * pieces[:, COMPUTE])
         return time_s
+
+
+def _prior(data: Mapping[str, Any]) -> Prior | HostPrior:
+    return HostPrior.from_json(data) if data["kind"] == ADDITIVE else Prior.from_json(data)
 
 
 def _domain(device: DeviceSpec) -> str:
