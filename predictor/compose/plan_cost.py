@@ -9,15 +9,20 @@ from predictor.compose.energy import EnergyCost, compose_energy
 from predictor.compose.interval import log_interval
 from predictor.compose.plan_time import PlanTime, plan_time
 from predictor.compose.rank_costs import RankCosts, rank_costs
-from predictor.compose.time import ProgramCosts, TimeCost, compose_time
+from predictor.compose.time import (
+    ANALYTIC_LOG_SPREAD,
+    TRAINER_LAUNCH_S,
+    ProgramCosts,
+    TimeCost,
+    compose_time,
+    exchange_log_spread,
+)
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.power import PowerModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
 from predictor.types import Coverage, Recompute, Runtime
 
-# Log half-width on what no measurement here calibrates: exchanges, bubbles, launch gaps.
-_ANALYTIC_LOG_SPREAD = 0.5
 _KERNEL_PARTS = ("forward", "backward", "optimizer")
 
 
@@ -31,6 +36,11 @@ def is_plain(plan: Plan) -> bool:
         and plan.recompute is Recompute.NONE
         and not plan.offload
     )
+
+
+def _needs_framework(plan: Plan) -> bool:
+    """True for plans that split or recompute layers: a training framework's modules do, torch's own do not."""
+    return plan.splits_graph or plan.recompute is not Recompute.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +65,24 @@ def microbatch_costs(
     slowdown: float = 1.0,
 ) -> MicrobatchCosts:
     """Costs of one microbatch; launch gaps stretch all kernels evenly."""
-    alone = compose_time(rank.program, costs, runtime=runtime, plan=Plan(), cluster=None, slowdown=slowdown)
+    trains = bool(rank.program.gradients) and runtime is Runtime.EAGER and _needs_framework(plan)
+    alone = compose_time(
+        rank.program,
+        costs,
+        runtime=runtime,
+        plan=Plan(),
+        cluster=None,
+        slowdown=slowdown,
+        launch_s=TRAINER_LAUNCH_S if trains else None,
+    )
     kernels = sum(alone.breakdown_s[name] for name in _KERNEL_PARTS)
     stretch = alone.iteration.value / kernels if kernels else 1.0
     columns = rank_costs(rank, costs.time_s * slowdown, stretch, plan, cluster)
+    exchange_s = sum(float(values.sum()) for values in columns.exchange_s.values())
+    if trains and stretch > 1 and exchange_s:
+        # The host launches ahead while ranks exchange.
+        stretch = max(1.0, stretch - exchange_s / kernels)
+        columns = rank_costs(rank, costs.time_s * slowdown, stretch, plan, cluster)
     return MicrobatchCosts(alone, columns)
 
 
@@ -72,7 +96,8 @@ def compose_plan(
     share = kernels / found.total_s if found.total_s else 1.0
     alone_kernels = sum(alone.breakdown_s[name] for name in _KERNEL_PARTS)
     alone_share = alone_kernels / alone.iteration.value if alone.iteration.value else 1.0
-    spread = hypot(_kernel_spread(alone, alone_share) * share, _ANALYTIC_LOG_SPREAD * (1 - share))
+    exchanges = exchange_log_spread(plan, cluster)
+    spread = hypot(_kernel_spread(alone, alone_share) * share, exchanges * (1 - share))
     learned = alone.coverage.learned / alone_share * share if alone_share else 0.0
     fallback = alone.coverage.fallback / alone_share * share if alone_share else 0.0
     time = TimeCost(
@@ -90,7 +115,7 @@ def compose_plan(
 def _kernel_spread(alone: TimeCost, kernel_share: float) -> float:
     """Log half-width of the kernels' part: what is left of the whole one without launch gaps."""
     whole = log(alone.iteration.high / alone.iteration.value)
-    gaps = _ANALYTIC_LOG_SPREAD * (1 - kernel_share)
+    gaps = ANALYTIC_LOG_SPREAD * (1 - kernel_share)
     return (max(0.0, whole**2 - gaps**2)) ** 0.5 / kernel_share if kernel_share else whole
 
 
