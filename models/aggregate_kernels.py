@@ -31,6 +31,7 @@ from predictor.models.aggregate_features import (
 )
 from predictor.models.aggregate_rows import AggregateTable, joined_tables
 from predictor.models.corpus.build import Progress, missing_sources, read_source, silent
+from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.models.floor import KERNEL_START_S
 from predictor.models.op_rows import dispatch_s, lead_fraction
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 SOURCES = ("neusight", "aiconfigurator-ops")
 FAMILY = "kernel"
 """Model family of the rows: they are no model, and leave with none."""
-_SAMPLE = 500
+_SAMPLE = 150
 """Rows per device, op family and shape set."""
 _VISIBLE = 2.0
 _PRECISIONS: Mapping[Compute, Precision] = {
@@ -58,7 +59,6 @@ _PRECISIONS: Mapping[Compute, Precision] = {
 class _Kernel:
     work: OpWork
     seconds: float
-    chip: str
 
 
 def kernel_table(
@@ -118,13 +118,12 @@ def _of_device(rows: pl.DataFrame, random: np.random.Generator) -> list[_Kernel]
         for key, facts, second in zip(keys, part["configuration"], seconds, strict=True):
             cells[key].append((facts, float(second)))
     found: list[_Kernel] = []
-    chip = str(rows["device_group"][0]) if len(rows) else ""
     for _, members in sorted(cells.items()):
         for i in np.sort(random.permutation(len(members))[:_SAMPLE]):
             facts, second = members[i]
             work = work_from_json(json.loads(facts)["work"])
             if work.compute in _PRECISIONS:
-                found.append(_Kernel(work, second, chip))
+                found.append(_Kernel(work, second))
     return found
 
 
@@ -166,7 +165,7 @@ def _table(
             model=f"{FAMILY}-{kernel.work.family.value}",
             family=FAMILY,
             device=name,
-            device_group=kernel.chip,
+            device_group=chip_of(name),
             batch=1,
             measured_s=kernel.seconds,
             mode=Mode.INFER,

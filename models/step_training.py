@@ -17,6 +17,8 @@ from predictor.errors import InvalidData
 from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.models.aggregate_features import schema_hash
+from predictor.models.aggregate_kernels import FAMILY as KERNELS
+from predictor.models.aggregate_kernels import kernel_table
 from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
 from predictor.models.aggregate_training import BoostSettings, Fitted, fit_aggregate
 from predictor.models.bundle import Json, TrainedModel
@@ -31,14 +33,14 @@ FindDevice = Callable[[str], DeviceSpec]
 
 SETTINGS: Mapping[str, BoostSettings] = {
     DEVICE: BoostSettings(rounds=300, depth=10, min_child_weight=6.0),
-    HOST: BoostSettings(rounds=200, depth=7, min_child_weight=4.0, ridge=5.0),
+    HOST: BoostSettings(rounds=300, depth=5),
 }
 CALIBRATION: Mapping[str, BoostSettings] = {
-    DEVICE: BoostSettings(rounds=120, depth=9, min_child_weight=6.0),
+    DEVICE: BoostSettings(rounds=100, depth=9, min_child_weight=6.0),
     HOST: SETTINGS[HOST],
 }
 """Fewer rounds: errors of held-out rows hardly change after these."""
-FOLDS = 5
+FOLDS = 4
 _CROWDING = 0.3
 """A cell of n rows counts as n^0.7: many rows of one harness say less than as many of many."""
 
@@ -56,11 +58,12 @@ def step_tables(
     op_time: OpTimeModel,
     find_device: FindDevice,
     *,
+    seed: int,
     sources: Sequence[str] = tuple(READERS),
     keep: Callable[[WholeModelRow], bool] = lambda row: True,
     progress: Progress = silent,
 ) -> Mapping[str, AggregateTable]:
-    """Training tables by DEVICE and HOST, of those of `sources` that the corpus holds.
+    """Training tables by DEVICE and HOST, of those of `sources` that the corpus holds, and kernels.
 
     Raises InvalidData when it holds none.
     """
@@ -76,6 +79,9 @@ def step_tables(
         )
         for name in present
     ]
+    kernels = kernel_table(corpus, op_time, find_device, seed, progress=progress)
+    if parts and kernels is not None:
+        parts.append(kernels)
     if not parts:
         raise InvalidData(f"{corpus}: no whole-model source; run `perfcast corpus build` first")
     table = joined_tables(parts)
@@ -123,6 +129,8 @@ def held_out_log_times(
     for done, number in enumerate(folds):
         progress("folds", done, len(folds))
         inside = fold == number
+        if inside.all():
+            raise InvalidData("all whole-model rows are of one group: nothing can be held out")
         fitted = fit_table(table.take(~inside), find_device, settings, seed)
         found[inside] = fitted.log_times(table.take(inside), find_device)
     progress("folds", len(folds), len(folds))
@@ -140,6 +148,8 @@ class _Held:
 
     family: FloatArray
     chip: FloatArray
+    source: NDArray[np.str_]
+    chips: NDArray[np.str_]
 
 
 def train_step_time(
@@ -157,8 +167,8 @@ def train_step_time(
     for name, table in tables.items():
         held = _held(table, find_device, CALIBRATION[name], seed, progress)
         spreads[name] = {
-            "known": grouped_quantile(held.family, table.source),
-            "new": grouped_quantile(held.chip, table.text("device_group")),
+            "known": grouped_quantile(held.family, held.source),
+            "new": grouped_quantile(held.chip, held.chips),
         }
         metrics[name] = {
             "held_out_families": _errors(held.family),
@@ -175,14 +185,13 @@ def train_step_time(
 def _held(
     table: AggregateTable, find_device: FindDevice, settings: BoostSettings, seed: int, progress: Progress
 ) -> _Held:
+    models = table.text("family") != KERNELS
     residuals = []
     for groups in (table.text("family"), table.text("device_group")):
         fold = group_folds(groups, min(FOLDS, len(np.unique(groups))), seed)
-        if len(np.unique(fold)) < 2:
-            raise InvalidData("all whole-model rows are of one group: nothing can be held out")
         predicted = held_out_log_times(table, fold, find_device, settings, seed, progress=progress)
-        residuals.append(predicted - table.log_time)
-    return _Held(*residuals)
+        residuals.append((predicted - table.log_time)[models])
+    return _Held(*residuals, source=table.source[models], chips=table.text("device_group")[models])
 
 
 def _errors(residual: FloatArray) -> dict[str, Json]:

@@ -13,6 +13,7 @@ from predictor.models.corpus.aiconfigurator_ops import DEVICES as SYSTEMS
 from predictor.models.corpus.build import Progress, missing_sources, read_index, read_source, silent
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
+from predictor.models.corpus.whole_model import READERS
 from predictor.models.kernel_power import MODEL_NAME as KERNEL_POWER
 from predictor.models.kernel_power_training import kernel_table, train_kernel_power
 from predictor.models.kernel_tables import load_kernel_tables
@@ -26,6 +27,8 @@ from predictor.models.op_training import train_op_time
 from predictor.models.power import MODEL_NAME as POWER
 from predictor.models.power_rows import power_samples
 from predictor.models.power_training import train_power
+from predictor.models.step_time import MODEL_NAME as STEP_TIME
+from predictor.models.step_training import step_tables, train_step_time
 
 SEED = 20260
 
@@ -56,6 +59,7 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
     op_time, op_metrics = train_op_time(
         load_tables(corpus, OP_SOURCE, devices), devices, seed, kernels=_kernels(corpus, seed)
     )
+    step_time, step_metrics = _train_step(corpus, OpTimeModel.from_trained(op_time), seed, progress)
     progress("memory", 1, _STEPS)
     memory = train_memory(memory_rows(read_source(corpus, MEMORY_TABLE)))
     progress("power", 2, _STEPS)
@@ -65,8 +69,13 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
     progress("bundle", 4, _STEPS)
     identity = write_bundle(
         out or DEFAULT_PATH,
-        {OP_TIME: op_time, MEMORY: memory, POWER: power, KERNEL_POWER: kernel_power},
-        {"seed": seed, "sources": sources, "metrics": {OP_TIME: op_metrics}, "libraries": _libraries()},
+        {OP_TIME: op_time, MEMORY: memory, POWER: power, KERNEL_POWER: kernel_power, **step_time},
+        {
+            "seed": seed,
+            "sources": sources,
+            "metrics": {OP_TIME: op_metrics, **step_metrics},
+            "libraries": _libraries(),
+        },
     )
     progress("bundle", _STEPS, _STEPS)
     return identity
@@ -78,6 +87,17 @@ _STEPS = 5
 def _kernels(corpus: Path, seed: int) -> TrainedModel:
     devices = {name: find_device(name) for name in KERNEL_DEVICES}
     return train_kernels(load_kernel_tables(corpus, KERNEL_SOURCE, devices), devices, seed)
+
+
+def _train_step(
+    corpus: Path, op_time: OpTimeModel, seed: int, progress: Progress
+) -> tuple[dict[str, TrainedModel], dict[str, Json]]:
+    """Corrections from whole-model timings by model name; nothing where the corpus holds none."""
+    if len(missing_sources(corpus, READERS)) == len(READERS):
+        return {}, {}
+    tables = step_tables(corpus, op_time, find_device, seed=seed, progress=progress)
+    trained, metrics = train_step_time(tables, find_device, seed, progress=progress)
+    return {STEP_TIME: trained}, {STEP_TIME: metrics}
 
 
 def _train_power(corpus: Path, op_time: OpTimeModel) -> TrainedModel:

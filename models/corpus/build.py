@@ -158,6 +158,12 @@ def _build(source: Source, root: Path, out: Path, progress: Progress) -> CorpusE
         from predictor.models.corpus.memory_features import write_memory_features
 
         write_memory_features(root, out, progress=progress)
+    from predictor.models.corpus.whole_model import READERS, whole_model_rows
+
+    if source.id in READERS:
+        from predictor.models.corpus.programs import build_programs
+
+        build_programs(source.id, whole_model_rows(out, source.id), root, out, progress=progress)
     return CorpusEntry(source.id, frame.height, _rows_sha256(frame), counts)
 
 
