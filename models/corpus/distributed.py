@@ -2,11 +2,11 @@
 
 Of `curated/distributed_training.csv.gz` these rows stay out: 154 of llm-foundry whose columns are shifted
 (the same table stands right under another commit) and D00940 (sequence 0), the ten that were written from
-memory (`verified` = 0), and Korthikanti et al., which is evaluated (D6) and never trained on. D01651 is D01650
-again under another device, and faster than that device's peak. What a row does not say and is assumed here:
-vTrain's vocabulary of 51,200 and full recomputation (its repository's validation runs); no recomputation
-where NVIDIA's tables are silent; optimizer states sharded among replicas in NVIDIA's tables (their recipes'
-distributed optimizer); attention written out in Paxml without Transformer Engine.
+memory (`verified` = 0), and Korthikanti et al., which is evaluated (D6) and never trained on. D01651 is
+D01650 again under another device, and faster than that device's peak. What a row does not say and is assumed
+here: vTrain's vocabulary of 51,200 and full recomputation (its repository's validation runs); no
+recomputation where NVIDIA's tables are silent; optimizer states sharded among replicas in NVIDIA's tables
+(their recipes' distributed optimizer); attention written out in Paxml without Transformer Engine.
 """
 
 from __future__ import annotations

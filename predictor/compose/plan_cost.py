@@ -39,7 +39,7 @@ def is_plain(plan: Plan) -> bool:
 
 
 def _needs_framework(plan: Plan) -> bool:
-    """True for plans that split or recompute layers: a training framework's modules do, torch's own do not."""
+    """True for plans that split or recompute layers: a framework's modules do, torch's own do not."""
     return plan.splits_graph or plan.recompute is not Recompute.NONE
 
 
