@@ -24,7 +24,7 @@ from predictor.models.aggregate_training import BoostSettings, Fitted, fit_aggre
 from predictor.models.bundle import Json, TrainedModel
 from predictor.models.calibration import grouped_quantile
 from predictor.models.corpus.build import Progress, missing_sources, silent
-from predictor.models.corpus.whole_model import READERS, WholeModelRow
+from predictor.models.corpus.whole_model import READERS, WholeModelRow, whole_model_rows
 from predictor.models.op_time import OpTimeModel
 from predictor.models.step_time import DEVICE, HOST
 from predictor.types import Precision
@@ -67,14 +67,23 @@ def step_tables(
 
     Raises InvalidData when it holds none.
     """
-    present = [name for name in sources if name not in missing_sources(corpus, sources)]
+
+    def is_wanted(row: WholeModelRow) -> bool:
+        return keep(row) and is_trained_on(row, find_device)
+
+    present = [
+        name
+        for name in sources
+        if name not in missing_sources(corpus, sources)
+        and any(is_wanted(row) for row in whole_model_rows(corpus, name))
+    ]
     parts = [
         aggregate_table(
             name,
             corpus,
             op_time,
             find_device,
-            keep=lambda row: keep(row) and is_trained_on(row, find_device),
+            keep=is_wanted,
             progress=progress,
         )
         for name in present
@@ -191,7 +200,8 @@ def _held(
         fold = group_folds(groups, min(FOLDS, len(np.unique(groups))), seed)
         predicted = held_out_log_times(table, fold, find_device, settings, seed, progress=progress)
         residuals.append((predicted - table.log_time)[models])
-    return _Held(*residuals, source=table.source[models], chips=table.text("device_group")[models])
+    by_family, by_chip = residuals
+    return _Held(by_family, by_chip, table.source[models], table.text("device_group")[models])
 
 
 def _errors(residual: FloatArray) -> dict[str, Json]:

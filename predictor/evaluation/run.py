@@ -17,6 +17,7 @@ from predictor.evaluation import (
     memory,
     neusight,
     onnx_node_tests,
+    time,
     timm_graphs,
     torch_capture,
     whole_model_sources,
@@ -25,6 +26,7 @@ from predictor.evaluation.report import Table, cells_table, write_report
 from predictor.evaluation.rows import EvaluationRow
 from predictor.files import write_whole
 from predictor.models.bundle import Bundle
+from predictor.models.corpus import neusight_cells, timm
 from predictor.models.corpus.build import Progress, build_corpus, data_root, missing_sources, silent
 from predictor.models.corpus.programs import build_programs
 from predictor.models.corpus.whole_model import whole_model_rows
@@ -176,6 +178,11 @@ def _sources(options: Options, progress: Progress) -> tuple[list[EvaluationRow],
     return whole_model_sources.source_suite(root, corpus, options.bundle, progress)
 
 
+def _time(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
+    corpus = _corpus(options, (OP_SOURCE, timm.SOURCE, neusight_cells.SOURCE), progress)
+    return time.time_suite(data_root(options.root), corpus, Bundle.load(options.bundle), progress)
+
+
 def _corpus(options: Options, sources: Sequence[str], progress: Progress) -> Path:
     if missing := missing_sources(options.corpus, sources):
         build_corpus(options.root, options.corpus, only=missing, progress=progress)
@@ -188,6 +195,7 @@ SUITES: Mapping[str, Callable[[Options, Progress], tuple[list[EvaluationRow], li
     "energy": _energy,
     "graphs": _graphs,
     "sources": _sources,
+    "time": _time,
     "distributed": _distributed,
 }
 """Suite name -> (rows, tables of the report)."""
