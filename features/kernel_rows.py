@@ -98,13 +98,11 @@ _ALIGNMENT_CAP = 128
 
 def kernel_model(work: OpWork, device: DeviceSpec) -> KernelModel | None:
     """The model of a work's kernel on a device; None: the kernel is not of these kinds."""
-    if device.kind not in (DeviceKind.GPU, DeviceKind.EDGE):
+    if device.kind not in (DeviceKind.GPU, DeviceKind.EDGE) or not uses_matrix_units(work.compute, device):
         return None
     if work.family is Family.ATTENTION and isinstance(work.shape, AttentionShape):
         return KernelModel.ATTENTION
-    if work.family in (Family.MATMUL, Family.BATCHED_MATMUL) and uses_matrix_units(work.compute, device):
-        return KernelModel.PRODUCT
-    return None
+    return KernelModel.PRODUCT if work.family in (Family.MATMUL, Family.BATCHED_MATMUL) else None
 
 
 def usual_run(model: KernelModel, work: OpWork) -> Run:

@@ -17,6 +17,8 @@ from predictor.evaluation import (
     memory,
     neusight,
     onnx_node_tests,
+    ops,
+    ops_layer,
     time,
     timm_graphs,
     torch_capture,
@@ -30,7 +32,14 @@ from predictor.models.corpus import neusight_cells, timm
 from predictor.models.corpus.build import Progress, build_corpus, data_root, missing_sources, silent
 from predictor.models.corpus.programs import build_programs
 from predictor.models.corpus.whole_model import whole_model_rows
-from predictor.models.train import KERNEL_POWER_SOURCE, MEMORY_SOURCE, OP_SOURCE, POWER_SOURCES
+from predictor.models.op_time import OpTimeModel
+from predictor.models.train import (
+    KERNEL_POWER_SOURCE,
+    KERNEL_SOURCE,
+    MEMORY_SOURCE,
+    OP_SOURCE,
+    POWER_SOURCES,
+)
 
 RECORD = Path(__file__).with_name("record.json")
 """Rows of the last accepted evaluation of each suite; the gate compares with them."""
@@ -136,6 +145,13 @@ def _neusight(options: Options, progress: Progress) -> tuple[list[EvaluationRow]
     return neusight.neusight_rows(scored), [cells_table(scored)]
 
 
+def _ops(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
+    corpus = _corpus(options, (OP_SOURCE, KERNEL_SOURCE), progress)
+    layer_rows, layer_tables = ops_layer.layer_suite(OpTimeModel.from_bundle(Bundle.load(options.bundle)))
+    rows = [*ops.score_kernels(corpus, progress), *ops.score_vectors(corpus, progress), *layer_rows]
+    return rows, [*layer_tables, ops.counts_table(corpus)]
+
+
 def _memory(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
     corpus = _corpus(options, (MEMORY_SOURCE,), progress)
     cells = memory.score_memory(
@@ -191,6 +207,7 @@ def _corpus(options: Options, sources: Sequence[str], progress: Progress) -> Pat
 
 SUITES: Mapping[str, Callable[[Options, Progress], tuple[list[EvaluationRow], list[Table]]]] = {
     "neusight": _neusight,
+    "ops": _ops,
     "memory": _memory,
     "energy": _energy,
     "graphs": _graphs,
