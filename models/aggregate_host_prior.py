@@ -19,7 +19,7 @@ import numpy as np
 from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.aggregate_features import CLASSES, JobContext
-from predictor.models.aggregate_prior import PHASE_COUNT, DeviceKernel, PricedOps, PriorRows
+from predictor.models.aggregate_prior import PHASE_COUNT, REFERENCES, DeviceKernel, PricedOps, PriorRows
 
 KIND = "additive"
 _TYPICAL = (1.3, 4.0, 1.9, 6e-6)
@@ -86,18 +86,20 @@ def fit_host_prior(rows: PriorRows, parts: FloatArray, rest_s: FloatArray) -> Ho
     ]
     design = np.concatenate(sums, axis=1)
     typical = np.repeat(_TYPICAL, classes)
-    measured = np.exp(rows.log_time) - rest_s
+    measured = np.maximum(np.exp(rows.log_time) - rest_s, _LEAST_RATIO * np.exp(rows.log_time))
     devices, sources = np.zeros(len(rows.devices)), np.zeros(len(rows.sources))
     robust, found = np.ones(count), typical
     for _ in range(_ROUNDS):
         scale = np.exp(devices[rows.device] + sources[rows.source])
         weight = np.sqrt(rows.weight * robust)
         found = _non_negative(design * (weight * scale / measured)[:, None], weight, typical)
-        residual = np.log(measured) - np.log(design @ found) - np.log(scale)
+        predicted = np.maximum(design @ found, _LEAST_RATIO * measured)
+        residual = np.log(measured) - np.log(predicted) - np.log(scale)
         robust = 1 / np.sqrt(1 + (residual / _OUTLIER) ** 2)
         devices += _shrunk_means(residual, rows.device, robust * rows.weight, len(devices))
         residual -= (devices[rows.device] + sources[rows.source]) - np.log(scale)
         sources += _shrunk_means(residual, rows.source, robust * rows.weight, len(sources))
+        sources[[name in REFERENCES for name in rows.sources]] = 0.0
     return HostPrior(
         found.reshape(len(_TYPICAL), classes).T,
         devices,

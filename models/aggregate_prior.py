@@ -42,7 +42,9 @@ EFFECTS: Mapping[str, tuple[int, float]] = {
 }
 """Effect -> (levels, strength of the pull to zero, in iterations whose time is all of one class)."""
 _BASE_LOG = 0.2
-_DEVICE_PULL, _SLOPE_PULL, _SOURCE_PULL = 6.0, 5.0, 20.0
+_DEVICE_PULL, _SLOPE_PULL, _SOURCE_PULL, _PINNED = 6.0, 5.0, 20.0, 1e9
+REFERENCES = frozenset({"timm_benchmarks", "neusight-cells", "neusight", "aiconfigurator-ops", "profiles"})
+"""Sources that time nothing but the device's work, by its own clock: they have no harness effect."""
 LOG_LOWEST, LOG_HIGHEST = -1.5, 2.5
 """Bounds of the log multiplier that the booster starts from."""
 
@@ -399,6 +401,7 @@ class _Design:
             penalty[block.place, block.place] = pull * np.eye(block.classes * block.levels)
         of_devices = np.kron(np.eye(device_block.classes), _DEVICE_PULL * self._inverse)
         penalty[device_block.place, device_block.place] = of_devices
-        penalty[source_block.place, source_block.place] = _SOURCE_PULL * np.eye(source_block.levels)
+        pulls = [_PINNED if name in REFERENCES else _SOURCE_PULL for name in self._rows.sources]
+        penalty[source_block.place, source_block.place] = np.diag(pulls)
         penalty[slope_block.place, slope_block.place] = _SLOPE_PULL * np.eye(slope_block.classes * 2)
         return penalty

@@ -1,0 +1,174 @@
+"""Learning ops from sums: shares, the prior, the booster, and the step model that answers from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor.features.architectures import architecture
+from predictor.features.program import build_program
+from predictor.features.reader import read_graph
+from predictor.features.table_facts import table_products
+from predictor.features.tiles import products
+from predictor.features.work import Contraction, Convolution, OpWork
+from predictor.features.work_table import work_table
+from predictor.hardware.catalog import find_device
+from predictor.models.aggregate_features import (
+    CLASSES,
+    FEATURES,
+    JobContext,
+    aggregate_features,
+    classes,
+    device_facts,
+    parts,
+    schema_hash,
+)
+from predictor.models.aggregate_host_prior import HostPrior
+from predictor.models.aggregate_prior import Prior
+from predictor.models.aggregate_rows import AggregateTable, joined_tables
+from predictor.models.aggregate_total import Total, iteration_s
+from predictor.models.aggregate_training import BoostSettings, Fitted, fit_aggregate
+from predictor.models.bundle import Bundle, TrainedModel
+from predictor.models.corpus.whole_model import WholeModelRow
+from predictor.models.op_time import OpTimeModel
+from predictor.models.step_time import DEVICE, StepTimeModel
+from predictor.models.step_training import group_folds
+from predictor.types import Mode, Optimizer, Precision, Runtime
+
+GPU, CPU = "v100-pcie-32gb", "core-i9-10940x"
+JOB = JobContext(Mode.INFER, Precision.FP32, Runtime.EAGER)
+SETTINGS = BoostSettings(rounds=12, depth=4, min_child_weight=0.5)
+
+
+def works(batch: int = 8) -> list[OpWork]:
+    program = build_program(
+        read_graph(architecture("resnet50", batch=batch), batch=batch),
+        mode=Mode.TRAIN,
+        precision=Precision.FP32,
+        optimizer=Optimizer.MOMENTUM,
+        runtime=Runtime.EAGER,
+    )
+    return [op.work for op in program.ops]
+
+
+def test_products_of_a_table_are_those_of_its_works() -> None:
+    chosen = [work for work in works() if isinstance(work.shape, Contraction | Convolution)]
+    expected, found = products(chosen), table_products(work_table(chosen))
+    for name in ("batch", "m", "n", "k"):
+        assert np.array_equal(getattr(expected, name), getattr(found, name))
+
+
+def test_features_are_finite_and_classes_named() -> None:
+    listed = list(dict.fromkeys(works()))
+    table, facts = work_table(listed), device_facts(find_device(GPU))
+    ones = np.ones(len(listed))
+    rows = aggregate_features(table, ones, ones, ones, facts, JOB)
+    assert rows.shape == (len(listed), len(FEATURES))
+    assert np.isfinite(rows).all()
+    names = {CLASSES[code] for code in classes(table)}
+    assert {"conv", "pointwise_conv", "batch_norm", "conv_weight_gradient", "optimizer"} <= names
+    assert "unknown" not in names
+
+
+def test_shares_are_the_derivative_of_the_log_total() -> None:
+    total = Total(np.array([0, 0, 1]), np.array([1e-4, 0.0]), np.array([2e-3, 0.0]))
+    op_s = np.array([1e-3, 2e-3, 5e-3])
+    shares, before = total.shares(op_s)
+    for i in range(3):
+        moved = op_s.copy()
+        moved[i] *= np.exp(1e-6)
+        slope = (total.log_total(moved) - before).sum() / 1e-6
+        assert slope == pytest.approx(shares[i], rel=1e-4)
+    assert shares[2] == pytest.approx(1.0)
+
+
+def test_an_iteration_takes_as_long_as_the_slower_of_device_and_host() -> None:
+    found = iteration_s(np.array([1.0, 1.0, 1.0]), np.array([0.0, 0.2, 5.0]))
+    assert found == pytest.approx([1.0, 1.0, 5.0], rel=1e-3)
+
+
+def made_table(device: str, factor: dict[str, float], count: int = 60) -> AggregateTable:
+    """Iterations of random ops whose classes are slower than the floor by `factor`."""
+    random = np.random.default_rng(3)
+    spec = find_device(device)
+    listed = [work for work in dict.fromkeys(works()) if work.launch_count]
+    table, facts = work_table(listed), device_facts(spec)
+    costs = OpTimeModel.from_bundle(Bundle.load()).costs(listed, spec)
+    code = classes(table)
+    slow = np.array([factor.get(CLASSES[c], 1.2) for c in code])
+    tables = []
+    for _ in range(count):
+        chosen = np.sort(random.choice(len(listed), 25, replace=False))
+        floor_s = costs.floor_s[chosen]
+        part = table.take(chosen)
+        features = aggregate_features(
+            part, np.log(floor_s / floor_s.sum()), floor_s, costs.time_s[chosen], facts, JOB, code[chosen]
+        )
+        row = WholeModelRow("g", "m", "f", device, device, 8, 1.0, Mode.INFER, Precision.FP32)
+        tables.append(
+            AggregateTable(
+                rows=(row,),
+                source=np.array(["made"]),
+                log_time=np.log([(slow[chosen] * floor_s).sum()]),
+                launches=np.zeros(1),
+                rest_s=np.zeros(1),
+                row=np.zeros(25, dtype=np.intp),
+                floor_s=floor_s,
+                parts=parts(part, facts),
+                log_learned=np.log(costs.time_s[chosen] / floor_s),
+                class_code=code[chosen],
+                features=features,
+            )
+        )
+    return joined_tables(tables)
+
+
+@pytest.mark.parametrize("device", [GPU, CPU])
+def test_sums_teach_the_ops(device: str) -> None:
+    table = made_table(device, {"conv": 2.5, "batch_norm": 1.0})
+    half = np.arange(len(table)) % 2 == 0
+    fitted = fit_aggregate(table.take(half), find_device, SETTINGS, seed=1)
+    error = np.abs(fitted.log_times(table.take(~half), find_device) - table.log_time[~half])
+    assert error.mean() < 0.1
+    kind = HostPrior if device == CPU else Prior
+    restored = Fitted(kind.from_json(fitted.prior.to_json()), fitted.booster)
+    again = restored.log_times(table.take(~half), find_device)
+    assert again == pytest.approx(fitted.log_times(table.take(~half), find_device), abs=1e-3)
+
+
+def test_the_step_model_answers_what_its_training_table_holds() -> None:
+    table = made_table(GPU, {"conv": 2.5})
+    fitted = fit_aggregate(table, find_device, SETTINGS, seed=1)
+    step = StepTimeModel.from_trained(
+        TrainedModel(
+            {DEVICE: bytes(fitted.booster.save_raw("ubj"))},
+            {
+                "feature_schema": schema_hash(),
+                "priors": {DEVICE: fitted.prior.to_json()},
+                "spreads": {DEVICE: {"known": 0.1, "new": 0.3}},
+            },
+        )
+    )
+    device = find_device(GPU)
+    listed = [work for work in dict.fromkeys(works()) if work.launch_count]
+    costs = OpTimeModel.from_bundle(Bundle.load()).costs(listed, device)
+    count = np.ones(len(listed))
+    found = step.costs(listed, count, costs, device, JOB)
+    assert found.known_device
+    assert found.log_spread == 0.1
+    conv = np.array([CLASSES[c] == "conv" for c in classes(work_table(listed))])
+    ratio = found.time_s / costs.floor_s
+    assert np.median(ratio[conv]) > 1.4 * np.median(ratio[~conv])
+    other = replace(device, id="other", memory_bytes_per_s=3 * device.memory_bytes_per_s)
+    assert step.costs(listed, count, costs, other, JOB).log_spread == 0.3
+    assert step.covers(device)
+    assert not step.covers(find_device(CPU))
+
+
+def test_groups_stay_whole_and_folds_even() -> None:
+    groups = np.array(list("aaaabbbccddeefg"))
+    fold = group_folds(groups, 3, seed=0)
+    assert all(len(set(fold[groups == name])) == 1 for name in "abcdefg")
+    assert np.bincount(fold).max() - np.bincount(fold).min() <= 2
