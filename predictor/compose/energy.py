@@ -77,7 +77,7 @@ def program_profile(
     program: Program, costs: ProgramCosts, device: DeviceSpec, runtime: Runtime, exposed_s: float = 0.0
 ) -> JobProfile:
     """How a priced program uses its device without a cap."""
-    return job_profile(program, costs.time_s, device, LAUNCH_S[runtime], exposed_s)
+    return job_profile(program, costs.op_level_time_s, device, LAUNCH_S[runtime], exposed_s)
 
 
 def _log_spread(interval: Interval) -> float:

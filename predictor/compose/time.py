@@ -49,19 +49,26 @@ ANALYTIC_LOG_SPREAD = 0.5
 class ProgramCosts:
     """Costs of a program on one device: unique works priced once, `index` maps every op to its work.
 
-    `step` is how far timed iterations corrected them, None where the op-level costs stand.
+    `step` is how far timed iterations corrected them, None where the op-level costs stand; `op_level_s` are
+    those of the unique works before.
     """
 
     unique: OpCosts
     index: np.ndarray
     launches: int
     step: StepCosts | None = None
+    op_level_s: FloatArray | None = None
 
     @property
     def time_s(self) -> FloatArray:
         """(ops,) device seconds in program order."""
         times: FloatArray = self.unique.time_s[self.index]
         return times
+
+    @property
+    def op_level_time_s(self) -> FloatArray:
+        """(ops,) device seconds as the op-level model has them: what the power model was trained on."""
+        return self.time_s if self.op_level_s is None else self.op_level_s[self.index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,9 @@ def price_program(
         return ProgramCosts(costs, index, launches)
     count = np.bincount(index, minlength=len(works)).astype(np.float64)
     corrected = step.costs(works, count, costs, device, job)
-    return ProgramCosts(replace(costs, time_s=corrected.time_s), index, launches, corrected)
+    return ProgramCosts(
+        replace(costs, time_s=corrected.time_s), index, launches, corrected, op_level_s=costs.time_s
+    )
 
 
 def compose_time(
