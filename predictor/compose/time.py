@@ -18,7 +18,7 @@ from predictor.features.work import OpWork, Phase, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.aggregate_features import JobContext
 from predictor.models.aggregate_total import iteration_s
-from predictor.models.op_time import OpCosts, OpTimeModel
+from predictor.models.op_time import ANALYTIC, LEARNED, OpCosts, OpTimeModel
 from predictor.models.step_time import StepCosts, StepTimeModel
 from predictor.parallel.data_parallel import schedule_gradients
 from predictor.parallel.plan import Plan
@@ -104,9 +104,16 @@ def price_program(
         return ProgramCosts(costs, index, launches)
     count = np.bincount(index, minlength=len(works)).astype(np.float64)
     corrected = step.costs(works, count, costs, device, job)
-    return ProgramCosts(
-        replace(costs, time_s=corrected.time_s), index, launches, corrected, op_level_s=costs.time_s
-    )
+    return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
+
+
+def _corrected(costs: OpCosts, step: StepCosts) -> OpCosts:
+    """Costs as timed iterations have them: learned, and within what was measured where the device was timed."""
+    source = tuple(LEARNED if source == ANALYTIC else source for source in costs.source)
+    if not step.known_device:
+        return replace(costs, time_s=step.time_s, source=source)
+    seen = np.zeros_like(costs.unmeasured)
+    return replace(costs, time_s=step.time_s, source=source, out_of_range=seen, unmeasured=seen)
 
 
 def compose_time(
