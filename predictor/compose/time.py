@@ -108,7 +108,7 @@ def price_program(
 
 
 def _corrected(costs: OpCosts, step: StepCosts) -> OpCosts:
-    """Costs as timed iterations have them: learned, and within what was measured where the device was timed."""
+    """Costs as timed iterations have them: learned, and in range where the device was timed."""
     source = tuple(LEARNED if source == ANALYTIC else source for source in costs.source)
     if not step.known_device:
         return replace(costs, time_s=step.time_s, source=source)
