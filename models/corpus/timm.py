@@ -57,7 +57,7 @@ _RENAMED = (("swin_v2_cr_", "swinv2_cr_"), ("_b2a", "_b2"), ("_b3a", "_b3"))
 
 
 def family(model: str) -> str:
-    """What leave-family-out holds out: the leading letters of the name, with a `v2` but no size.
+    """What leave-family-out holds out: the leading letters of the name.
 
     Finer than the families of the memory model (117 instead of 67 over all exports): `seresnet`, `resnext`
     and `resnet` differ. It is the division of the reference study, with which errors are compared.
