@@ -35,7 +35,8 @@ _MOVES = np.array(
     dtype=np.float64,
 )
 _STEPS, _LARGEST_STEP = 30, 1.0
-_NORMAL_90 = 1.6448536269514722
+NORMAL_90 = 1.6448536269514722
+"""90 % half-width of a normal distribution, in standard deviations."""
 _FAR = 1.5
 
 
@@ -99,7 +100,18 @@ class DeviceCalibration:
         """Log half-width of the 90 % interval of a job with these uncalibrated seconds."""
         _, slope = _linearised([Sample(kernel_s, host_s, 1.0)], self.mean)
         variance = float(slope[0] @ self.covariance @ slope[0]) + self.noise**2
-        return float(_NORMAL_90 * np.sqrt(variance))
+        return float(NORMAL_90 * np.sqrt(variance))
+
+    def moved(self, log: float, variance: float | None = None, rows: int = 0) -> DeviceCalibration:
+        """All kernels slower by exp(log), whose `variance` is then known; `rows` more jobs."""
+        mean, covariance = self.mean.copy(), self.covariance.copy()
+        mean[0] += log
+        if variance is not None:
+            # What is learned of the first factor alone: its correlations shrink with it.
+            shrink = np.ones(len(mean))
+            shrink[0] = np.sqrt(variance / covariance[0, 0])
+            covariance *= np.outer(shrink, shrink)
+        return DeviceCalibration(self.numbers, mean, covariance, self.noise, self.rows + rows)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a bundle."""
@@ -130,6 +142,14 @@ def stored_calibrations(bundle: Bundle) -> list[DeviceCalibration]:
     return [DeviceCalibration.from_json(item) for item in bundle.params(MODEL_NAME)["devices"]]
 
 
+def prior_calibration(device: DeviceSpec, prior: Prior) -> DeviceCalibration:
+    """What is known of a device without a job of it."""
+    covariance = np.diag(np.square(prior.widths))
+    return DeviceCalibration(
+        tuple(device_numbers(device)), np.zeros(len(FACTORS)), covariance, prior.noise, rows=0
+    )
+
+
 def fit_calibration(samples: Sequence[Sample], device: DeviceSpec, prior: Prior) -> DeviceCalibration:
     """The most probable factors given the samples, and their covariance there (Gauss-Newton, Laplace).
 
@@ -142,7 +162,7 @@ def fit_calibration(samples: Sequence[Sample], device: DeviceSpec, prior: Prior)
     mean = np.zeros(len(FACTORS))
     for _ in range(_STEPS):
         residual, slope = _linearised(samples, mean)
-        weight = _trust(residual, prior.noise)
+        weight = trust(residual, prior.noise)
         hessian = precision + slope.T @ (weight[:, None] * slope) / prior.noise**2
         gradient = slope.T @ (weight * residual) / prior.noise**2 - precision @ mean
         step = np.linalg.solve(hessian, gradient)
@@ -150,12 +170,12 @@ def fit_calibration(samples: Sequence[Sample], device: DeviceSpec, prior: Prior)
         if np.abs(step).max() < 1e-6:
             break
     residual, slope = _linearised(samples, mean)
-    weighted = _trust(residual, prior.noise)[:, None] * slope
+    weighted = trust(residual, prior.noise)[:, None] * slope
     covariance = np.asarray(np.linalg.inv(precision + slope.T @ weighted / prior.noise**2), dtype=np.float64)
     return DeviceCalibration(tuple(device_numbers(device)), mean, covariance, prior.noise, len(samples))
 
 
-def _trust(residual: FloatArray, noise: float) -> FloatArray:
+def trust(residual: FloatArray, noise: float) -> FloatArray:
     """(n,) weight of each job: 1 within the noise, falling as its inverse distance beyond."""
     return np.asarray(1.0 / np.sqrt(1.0 + np.square(residual / (_FAR * noise))))
 

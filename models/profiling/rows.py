@@ -19,7 +19,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import InvalidData, UnknownName
+from predictor.errors import InvalidData, InvalidPlan, UnknownName
 from predictor.features.architectures import ARCHITECTURES
 from predictor.features.graph import Graph
 from predictor.features.reader import read_graph
@@ -28,6 +28,7 @@ from predictor.models.corpus.built_graphs import built_graph
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import conform
 from predictor.models.corpus.whole_model import WholeModelRow, framework_number, measurements
+from predictor.parallel.plan_text import format_plan, parse_plan
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 SOURCE = "profile"
@@ -41,6 +42,7 @@ class TimedJob:
 
     Attributes:
         graph: architecture with options, or path of an ONNX file. line: where it stood in its file.
+        plan: how several devices share the job, as predictor.parallel.plan_text spells it; `batch` is of all.
         low_s, high_s: 10th and 90th percentile; repeats: iterations behind them.
         device: catalogue id or alias, or what the profiler saw. clock_mhz, power_w: right after the last one.
         threads, framework, framework_version, clock: how it was run, and `wall` or `cpu` time.
@@ -63,6 +65,7 @@ class TimedJob:
     framework: str = ""
     framework_version: str = ""
     clock: str = ""
+    plan: str = ""
     line: int = 0
 
     @property
@@ -77,6 +80,7 @@ _CHOICES: Mapping[str, Any] = {
     "precision": Precision.parse,
     "optimizer": Optimizer.parse,
     "runtime": Runtime.parse,
+    "plan": lambda text: format_plan(parse_plan(text)),
 }
 _NUMBERS: Mapping[str, tuple[type, float]] = {
     "time_s": (float, 0.0),
@@ -137,8 +141,8 @@ def write_measurements(path: Path, jobs: Iterable[TimedJob]) -> None:
 
 
 def measured_row(job: TimedJob) -> WholeModelRow:
-    """A job as a row of the corpus: trees learn from it as from any other source."""
-    device = job.device or "unknown"
+    """A job as a row of the corpus: one of a single device teaches like any other source."""
+    device, plan = job.device or "unknown", parse_plan(job.plan)
     version = job.framework_version.split(".")[:2]
     is_version = len(version) == 2 and all(map(str.isdecimal, version))
     return WholeModelRow(
@@ -147,8 +151,9 @@ def measured_row(job: TimedJob) -> WholeModelRow:
         family=job.graph.split("--")[0],
         device=device,
         device_group=chip_of(device),
-        batch=job.batch,
+        batch=job.batch // plan.dp,
         measured_s=job.time_s,
+        devices=plan.device_count,
         mode=job.mode,
         precision=job.precision,
         runtime=job.runtime,
@@ -202,7 +207,7 @@ def _job(cells: dict[str, str], line: int, folder: Path, wrong: list[str]) -> Ti
         elif name in _CHOICES:
             try:
                 facts[name] = _CHOICES[name](text)
-            except UnknownName as error:
+            except (UnknownName, InvalidPlan) as error:
                 wrong.append(f"line {line}: {error.message}")
         else:
             facts[name] = text

@@ -7,23 +7,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from predictor.api.predictor import Predictor
 from predictor.compose.calibrated import calibration_sample
+from predictor.compose.plan_cost import is_plain
 from predictor.errors import InvalidData, PerfcastError
-from predictor.hardware.spec import DeviceSpec
+from predictor.hardware.catalog import default_cluster, find_cluster, find_device
+from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.bundle import Bundle, TrainedModel, write_overlay
 from predictor.models.device_calibration import (
     FACTORS,
-    MODEL_NAME,
     DeviceCalibration,
     Prior,
     Sample,
     fit_calibration,
     predicted_s,
+    prior_calibration,
     stored_calibrations,
 )
+from predictor.models.device_calibration import MODEL_NAME as DEVICE_MODEL
+from predictor.models.network_calibration import (
+    MODEL_NAME as NETWORK_MODEL,
+)
+from predictor.models.network_calibration import (
+    NetworkCalibration,
+    fit_network,
+    link_numbers,
+    stored_networks,
+)
 from predictor.models.profiling.rows import TimedJob, job_graph
+from predictor.parallel.plan import Plan
+from predictor.parallel.plan_text import parse_plan
 from predictor.request import PredictionRequest
+
+FloatArray = NDArray[np.float64]
 
 PRIOR_PATH = Path(__file__).parents[1] / "models" / "data" / "calibration_prior.json"
 """Widths learned on held-out devices; written by benchmarks/calibration_prior.py."""
@@ -41,11 +60,15 @@ class CalibratedJob:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
-    """What `calibrate` found; id and folder of the overlay where one was written."""
+    """What `calibrate` found; id and folder of the overlay where one was written.
+
+    `network` is None without jobs of several devices.
+    """
 
     device: str
     calibration: DeviceCalibration
     jobs: tuple[CalibratedJob, ...]
+    network: NetworkCalibration | None = None
     bundle: str = ""
     path: Path | None = None
 
@@ -54,7 +77,8 @@ class CalibrationResult:
         """Factor on predicted time by name."""
         from math import exp
 
-        return {name: exp(value) for name, value in zip(FACTORS, self.calibration.mean, strict=True)}
+        found = {name: exp(value) for name, value in zip(FACTORS, self.calibration.mean, strict=True)}
+        return found if self.network is None else found | self.network.factors
 
 
 def load_prior(path: Path = PRIOR_PATH) -> Prior:
@@ -69,48 +93,136 @@ def calibrate(
     jobs: Sequence[TimedJob],
     device: str | DeviceSpec,
     *,
+    cluster: str | ClusterSpec | None = None,
     bundle: str | Path | None = None,
     out: Path | None = None,
     prior: Prior | None = None,
 ) -> CalibrationResult:
-    """Fits the device's factors to measured jobs; with `out` writes a bundle that `predict` takes.
+    """Fits the factors of a device, and of a cluster's links, to measured jobs.
 
-    An earlier calibration of the same device in `bundle` is replaced, those of others are kept. Raises
+    Jobs of one device tell of the device, jobs with a plan of several devices also of the links; `cluster`
+    is what those ran on, by default nodes of eight on the device's own links. With `out` writes a bundle that
+    `predict` takes; earlier calibrations of the same device and links are replaced, others are kept. Raises
     InvalidData naming the line of a job that cannot be priced, UnknownName, InvalidBundle, OutputNotWritable.
     """
-    from predictor.hardware.catalog import find_device
-
-    spec = device if isinstance(device, DeviceSpec) else find_device(device)
     base = Bundle.load(bundle)
+    spec = device if isinstance(device, DeviceSpec) else find_device(device)
     others = [found for found in stored_calibrations(base) if not found.is_of(spec)]
-    predictor = Predictor(base, calibrations=others)
+    networks = stored_networks(base)
+    predictor = Predictor(base, calibrations=others, networks=networks)
     prior = prior or load_prior()
-    samples = [job_sample(predictor, job, spec) for job in jobs]
-    found = fit_calibration(samples, spec, prior)
-    result = CalibrationResult(spec.id, found, _report(jobs, samples, spec, prior, found))
+    planned = [(job, _plan(job)) for job in jobs]
+    alone = [job for job, plan in planned if _runs_alone(plan)]
+    samples = [job_sample(predictor, job, spec) for job in alone]
+    found = fit_calibration(samples, spec, prior) if samples else prior_calibration(spec, prior)
+    report = _report(alone, samples, spec, prior, found)
+    network = None
+    if shared := [(job, plan) for job, plan in planned if not _runs_alone(plan)]:
+        where = _resolved_cluster(cluster, spec, max(plan.device_count for _, plan in shared))
+        networks = [item for item in networks if not item.is_of(where)]
+        predictor = predictor.with_calibrations(others, networks)
+        asked = [(job, job_request(job, plan, spec, where)) for job, plan in shared]
+        found, network, more = _with_network(predictor, others, asked, where, found, prior)
+        report += more
+    elif not samples:
+        raise InvalidData("calibration: no measured jobs; give at least one row with a time")
+    result = CalibrationResult(spec.id, found, report, network)
     if out is None:
         return result
-    stored = {"devices": [item.to_json() for item in [*others, found]]}
-    identity = write_overlay(out, base, {MODEL_NAME: TrainedModel(params=stored)})
-    return replace(result, bundle=identity, path=out)
+    models = {DEVICE_MODEL: TrainedModel(params={"devices": [item.to_json() for item in [*others, found]]})}
+    kept = networks if network is None else [*networks, network]
+    if kept:
+        models[NETWORK_MODEL] = TrainedModel(params={"clusters": [item.to_json() for item in kept]})
+    return replace(result, bundle=write_overlay(out, base, models), path=out)
 
 
-def job_sample(predictor: Predictor, job: TimedJob, device: DeviceSpec) -> Sample:
-    """A measured job as the fit sees it. Raises InvalidData naming its line."""
+def job_request(
+    job: TimedJob, plan: Plan, device: DeviceSpec, cluster: ClusterSpec | None = None
+) -> PredictionRequest:
+    """The question whose answer a job measured. Raises InvalidData naming its line."""
+    parts = plan.dp * plan.microbatches
+    if job.batch % parts:
+        raise InvalidData(f"{_where(job)}: batch {job.batch} is no multiple of dp x microbatches = {parts}")
     try:
-        request = PredictionRequest(
-            job_graph(job.graph, job.batch, job.mode),
+        return PredictionRequest(
+            job_graph(job.graph, job.batch // parts, job.mode),
             device,
+            batch=job.batch,
             mode=job.mode,
             precision=job.precision,
             optimizer=job.effective_optimizer,
             runtime=job.runtime,
+            plan=plan,
+            cluster=cluster,
         )
+    except PerfcastError as error:
+        raise InvalidData(f"{_where(job)}: {error.message}") from None
+
+
+def job_sample(predictor: Predictor, job: TimedJob, device: DeviceSpec) -> Sample:
+    """A measured job of one device as the fit sees it. Raises InvalidData naming its line."""
+    request = job_request(job, Plan(), device)
+    try:
         program, costs = predictor.priced(request)
     except PerfcastError as error:
-        where = f"line {job.line}: " if job.line else ""
-        raise InvalidData(f"{where}{job.graph}: {error.message}") from None
+        raise InvalidData(f"{_where(job)}: {error.message}") from None
     return calibration_sample(program, costs, job.runtime, job.time_s)
+
+
+def _plan(job: TimedJob) -> Plan:
+    try:
+        return parse_plan(job.plan)
+    except PerfcastError as error:
+        raise InvalidData(f"{_where(job)}: {error.message}") from None
+
+
+def _runs_alone(plan: Plan) -> bool:
+    return plan.device_count == 1 and is_plain(plan)
+
+
+def _where(job: TimedJob) -> str:
+    return f"line {job.line}: {job.graph}" if job.line else job.graph
+
+
+def _resolved_cluster(cluster: str | ClusterSpec | None, device: DeviceSpec, count: int) -> ClusterSpec:
+    if cluster is None:
+        return default_cluster(device, count)
+    return find_cluster(cluster) if isinstance(cluster, str) else cluster
+
+
+def _with_network(
+    predictor: Predictor,
+    others: Sequence[DeviceCalibration],
+    jobs: Sequence[tuple[TimedJob, PredictionRequest]],
+    cluster: ClusterSpec,
+    device: DeviceCalibration,
+    prior: Prior,
+) -> tuple[DeviceCalibration, NetworkCalibration, tuple[CalibratedJob, ...]]:
+    """The device's factors moved on by jobs of several devices, and those of the links."""
+    links = link_numbers(cluster)
+
+    def log_time(logs: FloatArray) -> FloatArray:
+        network = NetworkCalibration(links, tuple(logs[1:]), (0.0, 0.0), 0)
+        other = predictor.with_calibrations([*others, device.moved(float(logs[0]))], [network])
+        return np.log([_time_s(other, job, request) for job, request in jobs])
+
+    before_s = [_time_s(predictor, job, request) for job, request in jobs]
+    width = float(np.sqrt(device.covariance[0, 0]))
+    found = fit_network(log_time, [job.time_s for job, _ in jobs], width, prior)
+    calibration = device.moved(float(found.mean[0]), float(found.covariance[0, 0]), len(jobs))
+    has_others = len(jobs) + device.rows > 1
+    report = []
+    for i, (job, _) in enumerate(jobs):
+        after_s, left_out_s = (float(np.exp(logs[i])) for logs in (found.log_time, found.left_out))
+        report.append(CalibratedJob(job, before_s[i], after_s, left_out_s if has_others else None))
+    return calibration, found.network(cluster), tuple(report)
+
+
+def _time_s(predictor: Predictor, job: TimedJob, request: PredictionRequest) -> float:
+    try:
+        return predictor.predict(request).iteration_time_s.value
+    except PerfcastError as error:
+        raise InvalidData(f"{_where(job)}: {error.message}") from None
 
 
 def _report(

@@ -30,6 +30,7 @@ from predictor.models.aggregate_features import LATEST_VERSION, JobContext
 from predictor.models.bundle import Bundle
 from predictor.models.device_calibration import DeviceCalibration, stored_calibrations
 from predictor.models.memory import MemoryModel
+from predictor.models.network_calibration import NetworkCalibration, stored_networks
 from predictor.models.op_time import OpTimeModel
 from predictor.models.power import PowerModel
 from predictor.models.power_profile import JobProfile
@@ -59,10 +60,17 @@ class PowerJob:
 class Predictor:
     """Predicts time, memory and energy from one bundle of trained models."""
 
-    def __init__(self, bundle: Bundle, *, calibrations: Sequence[DeviceCalibration] | None = None) -> None:
-        """Of a loaded bundle; `calibrations` take the place of those that it holds."""
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        calibrations: Sequence[DeviceCalibration] | None = None,
+        networks: Sequence[NetworkCalibration] | None = None,
+    ) -> None:
+        """Of a loaded bundle; `calibrations` and `networks` take the place of those that it holds."""
         self._bundle = bundle
         self._calibrations = stored_calibrations(bundle) if calibrations is None else list(calibrations)
+        self._networks = stored_networks(bundle) if networks is None else list(networks)
         self._op_time = OpTimeModel.from_bundle(bundle)
         self._step_time = StepTimeModel.from_bundle(bundle)
         self._memory = MemoryModel.from_bundle(bundle)
@@ -134,6 +142,15 @@ class Predictor:
         resolved = self._resolve(request)
         prediction = self.predict(request)
         return Explanation(prediction, explain_program(resolved.rank.program, resolved.costs))
+
+    def with_calibrations(
+        self, calibrations: Sequence[DeviceCalibration], networks: Sequence[NetworkCalibration]
+    ) -> Predictor:
+        """The same bundle and programs under other calibrations."""
+        other = Predictor(self._bundle, calibrations=calibrations, networks=networks)
+        for name in ("_sources", "_programs", "_ranks"):
+            setattr(other, name, getattr(self, name))
+        return other
 
     def priced(self, request: PredictionRequest) -> tuple[Program, ProgramCosts]:
         """The program of a request and what its ops cost. Raises what `predict` raises."""
@@ -210,7 +227,7 @@ class Predictor:
         from predictor.hardware.catalog import find_device
 
         device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
-        cluster = _cluster(request, device)
+        cluster = self._cluster(request, device)
         program_key, rank = self._rank(request, needs_graph=needs_graph)
         costs = self._costs.get_or(
             (program_key, _device_key(device), request.framework_version),
@@ -222,6 +239,11 @@ class Predictor:
                 "nothing); check that its outputs depend on its inputs"
             )
         return Resolved(request, rank, device, cluster, costs)
+
+    def _cluster(self, request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:
+        cluster = _cluster(request, device)
+        found = [network for network in self._networks if cluster is not None and network.is_of(cluster)]
+        return found[0].applied(cluster) if found and cluster is not None else cluster
 
     def _priced(self, program: Program, device: DeviceSpec, request: PredictionRequest) -> ProgramCosts:
         costs = price_program(program, device, self._op_time, self._step_time, job_context(request))

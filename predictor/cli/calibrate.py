@@ -19,6 +19,10 @@ SCHEMA = "perfcast.calibration/1"
 def calibrate(
     rows: Annotated[Path, typer.Argument(metavar="ROWS.csv", help="Measured jobs: graph, batch, time_s ...")],
     device: Annotated[str, typer.Option("--device", "-d", metavar="NAME|FILE", help="The measured device.")],
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="NAME|FILE", help="What jobs of several devices ran on."),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="The overlay; `predict --bundle DIR` takes it.")
     ] = Path("calibrated"),
@@ -27,16 +31,18 @@ def calibrate(
     ] = None,
     output: opt.OutputOption = Output.TABLE,
 ) -> None:
-    """Move and narrow the answers for one device by measured jobs of it.
+    """Move and narrow the answers for one device, and a cluster's links, by measured jobs.
 
-    The rows' columns are those that `perfcast profile` writes; graph and time_s are enough.
+    The rows' columns are those that `perfcast profile` writes; graph and time_s are enough. Jobs of several
+    devices name their plan: dp=8 tp=2.
     """
     from predictor.api.calibrate import calibrate as run
     from predictor.cli.console import data_console
     from predictor.cli.output import write_json
     from predictor.models.profiling.rows import read_jobs
 
-    result = run(read_jobs(rows), opt.read_device(device), bundle=bundle, out=out)
+    where = None if cluster is None else opt.read_cluster(cluster)
+    result = run(read_jobs(rows), opt.read_device(device), cluster=where, bundle=bundle, out=out)
     if output is Output.JSON:
         write_json(_to_json(result))
         return
@@ -57,6 +63,7 @@ def _to_json(result: CalibrationResult) -> dict[str, Any]:
                 "graph": item.job.graph,
                 "line": item.job.line,
                 "batch": item.job.batch,
+                "plan": item.job.plan,
                 "mode": item.job.mode.value,
                 "precision": item.job.precision.value,
                 "measured_s": item.job.time_s,

@@ -221,7 +221,7 @@ class JobFlags(PlanFlags, _JobFlags):
             dims=parse_dims(self.dim),
             input_shapes=parse_shapes(self.input_shape),
             plan=self.plan(),
-            cluster=_read_cluster(self.cluster),
+            cluster=read_cluster(self.cluster),
             power_limit_w=self.power_limit,
             strict=self.strict,
         )
@@ -325,7 +325,7 @@ def _is_integer(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-def _read_cluster(cluster: str | None) -> str | ClusterSpec | None:
+def read_cluster(cluster: str | None) -> str | ClusterSpec | None:
     """A file becomes the cluster that it describes, so that a server gets the numbers and not a path."""
     if cluster is None or not _is_file_name(cluster):
         return cluster

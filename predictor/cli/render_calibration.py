@@ -24,7 +24,7 @@ def calibration_view(result: CalibrationResult) -> RenderableType:
     for item in result.jobs:
         job = item.job
         table.add_row(
-            Path(job.graph).name,
+            f"{Path(job.graph).name} {job.plan}".rstrip(),
             job.mode.value,
             job.precision.value,
             str(job.batch),

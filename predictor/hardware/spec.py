@@ -135,11 +135,15 @@ _TEXTS = ("id", "name", "vendor", "architecture", "form_factor", "link_kind", "n
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """A link: start-up latency per message and bandwidth per direction per device."""
+    """A link: start-up latency per message and bandwidth per direction per device.
+
+    `log_spread`: 90 % log half-width of times over it, where measured jobs told it.
+    """
 
     kind: str
     latency_s: float
     bytes_per_s: float
+    log_spread: float | None = None
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for a bandwidth that is not above 0 or a latency below 0."""
@@ -173,3 +177,11 @@ class ClusterSpec:
     def device_count(self) -> int:
         """Devices in the whole cluster."""
         return self.devices_per_node * self.node_count
+
+    def log_spread(self, device_count: int) -> float | None:
+        """90 % log half-width of exchanges among so many devices, None where a link was never measured."""
+        spreads = [self.intra_node.log_spread]
+        if device_count > self.devices_per_node:
+            spreads.append(self.inter_node.log_spread)
+        known = [spread for spread in spreads if spread is not None]
+        return max(known) if len(known) == len(spreads) else None

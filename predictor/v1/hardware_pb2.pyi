@@ -91,14 +91,16 @@ class DeviceSpec(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., vendor: _Optional[str] = ..., kind: _Optional[_Union[DeviceKind, str]] = ..., architecture: _Optional[str] = ..., memory_bytes: _Optional[float] = ..., memory_bytes_per_s: _Optional[float] = ..., vector_flops_per_s: _Optional[float] = ..., matrix_flops_per_s: _Optional[_Mapping[str, float]] = ..., core_count: _Optional[int] = ..., clock_hz: _Optional[float] = ..., tdp_w: _Optional[float] = ..., l2_bytes: _Optional[float] = ..., idle_w: _Optional[float] = ..., year: _Optional[int] = ..., form_factor: _Optional[str] = ..., pcie_generation: _Optional[float] = ..., link_kind: _Optional[str] = ..., link_bytes_per_s: _Optional[float] = ..., aliases: _Optional[_Iterable[str]] = ..., sources: _Optional[_Mapping[str, str]] = ..., notes: _Optional[str] = ..., estimated_fields: _Optional[_Iterable[str]] = ..., reported_memory_bytes: _Optional[float] = ...) -> None: ...
 
 class LinkSpec(_message.Message):
-    __slots__ = ("kind", "latency_s", "bytes_per_s")
+    __slots__ = ("kind", "latency_s", "bytes_per_s", "log_spread")
     KIND_FIELD_NUMBER: _ClassVar[int]
     LATENCY_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    LOG_SPREAD_FIELD_NUMBER: _ClassVar[int]
     kind: str
     latency_s: float
     bytes_per_s: float
-    def __init__(self, kind: _Optional[str] = ..., latency_s: _Optional[float] = ..., bytes_per_s: _Optional[float] = ...) -> None: ...
+    log_spread: float
+    def __init__(self, kind: _Optional[str] = ..., latency_s: _Optional[float] = ..., bytes_per_s: _Optional[float] = ..., log_spread: _Optional[float] = ...) -> None: ...
 
 class ClusterSpec(_message.Message):
     __slots__ = ("id", "device_id", "devices_per_node", "node_count", "intra_node", "inter_node", "name", "sources")

@@ -88,7 +88,12 @@ def cluster_from_proto(message: pb.ClusterSpec) -> ClusterSpec:
 
 
 def _link_to_proto(link: LinkSpec) -> pb.LinkSpec:
-    return pb.LinkSpec(kind=link.kind, latency_s=link.latency_s, bytes_per_s=link.bytes_per_s)
+    return pb.LinkSpec(
+        kind=link.kind,
+        latency_s=link.latency_s,
+        bytes_per_s=link.bytes_per_s,
+        log_spread=link.log_spread,
+    )
 
 
 def _link_from_proto(message: pb.LinkSpec, cluster: str) -> LinkSpec:
@@ -98,4 +103,5 @@ def _link_from_proto(message: pb.LinkSpec, cluster: str) -> LinkSpec:
             "expected bandwidth above 0 and latency of at least 0",
             field="cluster",
         )
-    return LinkSpec(kind=message.kind, latency_s=message.latency_s, bytes_per_s=message.bytes_per_s)
+    spread = message.log_spread if message.HasField("log_spread") else None
+    return LinkSpec(message.kind, message.latency_s, message.bytes_per_s, spread)
