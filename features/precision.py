@@ -1,8 +1,9 @@
 """The job's numeric policy, written into the graph: types of values, and the Casts that a framework runs.
 
-FP64, FP16 and BF16 convert the whole model. AMP follows torch's autocast for CUDA devices: products, convolutions
-and attention run in FP16 whatever they are given; a few numerically delicate ops run in FP32; some take FP16
-and return FP32; everything else runs in the widest type among its operands, single constants apart.
+FP64, FP16 and BF16 convert the whole model. AMP follows torch's autocast for CUDA devices: products,
+convolutions and attention run in FP16 whatever they are given; a few numerically delicate ops run in FP32;
+some take FP16 and return FP32; everything else runs in the widest type among its operands, single constants
+apart.
 Arguments that do not have the type an op runs in pass a Cast kernel first: a parameter once per iteration
 (autocast caches it), anything else at every use. Type promotion inside a kernel costs no Cast.
 """
