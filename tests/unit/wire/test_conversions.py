@@ -18,6 +18,7 @@ from predictor.types import (
     Coverage,
     CpKind,
     Interval,
+    Layout,
     Mode,
     Notice,
     Offload,
@@ -85,6 +86,8 @@ _requests = st.builds(
     input_shapes=st.dictionaries(_names, st.lists(st.integers(1, 2**31), max_size=5).map(tuple), max_size=3),
     plan=_plans,
     cluster=st.none() | st.sampled_from(["dgx-a100-80gb:4"]),
+    layout=st.sampled_from(list(Layout)),
+    framework_version=st.sampled_from(["", "1.10", "2.4.1"]),
     power_limit_w=st.none() | st.floats(1e-3, 1e4),
     strict=st.booleans(),
 )
@@ -220,6 +223,7 @@ def test_bad_numbers_are_refused() -> None:
         {"batch": 0},
         {"batch": -1},
         {"power_limit_w": 0.0},
+        {"framework_version": "newest"},
         {"power_limit_w": math.nan},
         {"dims": {"n": 0}},
     ):
