@@ -7,7 +7,7 @@ least twice the dispatch, so it hid the host. Both are the kernel's time.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,18 +87,19 @@ class _Collected:
 
 
 def load_kernel_tables(
-    corpus: Path, source: str, devices: Mapping[str, DeviceSpec]
+    corpus: Path, sources: Sequence[str], devices: Mapping[str, DeviceSpec]
 ) -> Mapping[KernelModel, KernelTable]:
-    """Tables of every kernel model that the source measured on `devices` (by catalogue id), in a fixed order.
+    """Tables of every kernel model that the sources measured on `devices` (catalogue ids), in a fixed order.
 
-    Raises InvalidData when the corpus has no such source.
+    Raises InvalidData when the corpus lacks a source.
     """
     found: dict[tuple[KernelModel, str], _Collected] = {}
     parsed: dict[str, tuple[OpWork, Run, str, int]] = {}
     shapes: dict[OpWork, int] = {}
-    frame = read_source(corpus, source)
     columns = ("device", "configuration", "value", "device_group")
-    for device, configuration, latency_s, chip in frame.select(columns).iter_rows():
+    for device, configuration, latency_s, chip in (
+        row for source in sources for row in read_source(corpus, source).select(columns).iter_rows()
+    ):
         if device not in devices:
             continue
         if configuration not in parsed:

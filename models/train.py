@@ -13,6 +13,7 @@ from predictor.models.corpus.aiconfigurator_ops import DEVICES as SYSTEMS
 from predictor.models.corpus.build import Progress, missing_sources, read_index, read_source, silent
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
+from predictor.models.corpus.vidur_frontier import DEVICES as LAYER_DEVICES
 from predictor.models.corpus.whole_model import READERS
 from predictor.models.kernel_power import MODEL_NAME as KERNEL_POWER
 from predictor.models.kernel_power_training import kernel_table, train_kernel_power
@@ -35,13 +36,15 @@ SEED = 20260
 OP_SOURCE = "neusight"
 OP_DEVICES = ("p4-pcie-8gb", "p100-pcie-16gb", "v100-pcie-32gb", "t4-pcie-16gb", "a100-pcie-40gb")
 """Devices whose operator rows are trained on. The L4 and AMD rows of the same source stay unseen."""
-KERNEL_SOURCE = "aiconfigurator-ops"
-KERNEL_DEVICES = tuple(name for name in SYSTEMS.values() if name != "arc-pro-b60-24gb")
-"""Devices whose kernels are trained on: all of the source but the one that was timed through its host."""
+KERNEL_SOURCES = ("aiconfigurator-ops", "vidur_frontier")
+KERNEL_DEVICES = tuple(
+    name for name in (*SYSTEMS.values(), *LAYER_DEVICES.values()) if name != "arc-pro-b60-24gb"
+)
+"""Devices whose kernels are trained on: all of the sources but the one that was timed through its host."""
 MEMORY_SOURCE = "gpumemnet"
 POWER_SOURCES = ("zeus-nsdi23", "gaissa-seaa2023-training")
 KERNEL_POWER_SOURCE = "aiconfigurator-power"
-REQUIRED_SOURCES = (OP_SOURCE, KERNEL_SOURCE, MEMORY_SOURCE, KERNEL_POWER_SOURCE, *POWER_SOURCES)
+REQUIRED_SOURCES = (OP_SOURCE, *KERNEL_SOURCES, MEMORY_SOURCE, KERNEL_POWER_SOURCE, *POWER_SOURCES)
 """Without these no bundle is written."""
 
 
@@ -86,7 +89,7 @@ _STEPS = 5
 
 def _kernels(corpus: Path, seed: int) -> TrainedModel:
     devices = {name: find_device(name) for name in KERNEL_DEVICES}
-    return train_kernels(load_kernel_tables(corpus, KERNEL_SOURCE, devices), devices, seed)
+    return train_kernels(load_kernel_tables(corpus, KERNEL_SOURCES, devices), devices, seed)
 
 
 def _train_step(

@@ -1,10 +1,11 @@
 """Single operators: kernels on chips left out (T9), shapes left out on known devices (T10).
 
 T9: every chip of the aiconfigurator tables is left out with its near-twin (H100 and H200; B200 and GB200) and
-judged by boosters that saw the other chips only. The library that ran is known, as a user knows what serves
-a model; rows that end in `library untold` hide it. `twin known` leaves one chip out alone. T10: shapes of the
-same tables and of NeuSight's, on devices that the boosters know. Intervals are calibrated on the chips (or
-folds) other than the judged one. Intel's B60, timed through its host, is apart.
+judged by boosters that saw the other chips only; `layer gemm` are vidur's products inside running layers. The
+library that ran is known, as a user knows what serves a model; rows that end in `library untold` hide it.
+`twin known` leaves one board out alone. T10: shapes of the same tables and of NeuSight's, on devices that the
+boosters know. Intervals are calibrated on the chips other than the judged one. Intel's B60, timed through its
+host, is apart.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from predictor.models.kernel_training import Judged, fit_booster, held_out_chips
 from predictor.models.op_rows import load_tables
 from predictor.models.op_training import SETTINGS, Residuals
 from predictor.models.op_training import held_out_shapes as vector_shapes
-from predictor.models.train import KERNEL_DEVICES, KERNEL_SOURCE, OP_DEVICES, OP_SOURCE, SEED
+from predictor.models.train import KERNEL_DEVICES, KERNEL_SOURCES, OP_DEVICES, OP_SOURCE, SEED
 
 SUITE = "ops"
 _CHIP, _SHAPE = "chip and near-twin", "shape"
@@ -45,6 +46,8 @@ _APART = "arc-pro-b60-24gb"
 # Latent attention (MLA) is reported beside attention: its kernels are of another kind.
 _GROUPS: Mapping[str, str] = {
     "gemm": "gemm",
+    # vidur's products inside running layers.
+    "layer": "layer gemm",
     "prefill": "attention",
     "decode": "attention",
     "encoder": "attention",
@@ -58,7 +61,7 @@ Bools = NDArray[np.bool_]
 def score_kernels(corpus: Path, progress: Progress = silent) -> list[EvaluationRow]:
     """Rows of T9, and those of T10 that the same tables answer. Raises InvalidData: corpus incomplete."""
     devices = {name: find_device(name) for name in (*KERNEL_DEVICES, _APART)}
-    tables = load_kernel_tables(corpus, KERNEL_SOURCE, devices)
+    tables = load_kernel_tables(corpus, KERNEL_SOURCES, devices)
     rows: list[EvaluationRow] = []
     for done, (model, table) in enumerate(tables.items()):
         progress(f"kernels: {model}", done, len(tables))
@@ -70,7 +73,7 @@ def score_kernels(corpus: Path, progress: Progress = silent) -> list[EvaluationR
         alone = replace(known, chip=known.device)
         rows += _chip_rows(known, held_out_chips(alone, devices, SEED), "told", ", twin known")
         rows += _apart_rows(known, apart, devices)
-        rows += _shape_rows(known, held_out_shapes(known, devices, SEED, folds=2))
+        rows += _shape_rows(known, held_out_shapes(known, devices, SEED, folds=1))
     progress("kernels", len(tables), len(tables))
     return rows
 
@@ -150,7 +153,7 @@ def counts_table(corpus: Path) -> Table:
     lines = [
         (entry.source, reason, str(count))
         for entry in read_index(corpus)
-        if entry.source in (KERNEL_SOURCE, OP_SOURCE)
+        if entry.source in (*KERNEL_SOURCES, OP_SOURCE)
         for reason, count in (entry.counts or {"used": entry.rows}).items()
     ]
     return Table("Rows", ("source", "what became of them", "rows"), tuple(lines))

@@ -35,7 +35,7 @@ from predictor.models.corpus.whole_model import whole_model_rows
 from predictor.models.op_time import OpTimeModel
 from predictor.models.train import (
     KERNEL_POWER_SOURCE,
-    KERNEL_SOURCE,
+    KERNEL_SOURCES,
     MEMORY_SOURCE,
     OP_SOURCE,
     POWER_SOURCES,
@@ -146,7 +146,7 @@ def _neusight(options: Options, progress: Progress) -> tuple[list[EvaluationRow]
 
 
 def _ops(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
-    corpus = _corpus(options, (OP_SOURCE, KERNEL_SOURCE), progress)
+    corpus = _corpus(options, (OP_SOURCE, *KERNEL_SOURCES), progress)
     layer_rows, layer_tables = ops_layer.layer_suite(OpTimeModel.from_bundle(Bundle.load(options.bundle)))
     rows = [*ops.score_kernels(corpus, progress), *ops.score_vectors(corpus, progress), *layer_rows]
     return rows, [*layer_tables, ops.counts_table(corpus)]
