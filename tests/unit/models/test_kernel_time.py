@@ -14,11 +14,11 @@ from predictor.features.dtype import Compute
 from predictor.features.kernel_rows import KernelModel, Run, kernel_rows
 from predictor.features.work import OpWork, Phase
 from predictor.features.work_json import work_to_json
+from predictor.files import write_whole
 from predictor.hardware.catalog import find_device
 from predictor.models import kernel_training
 from predictor.models.booster import load_booster
 from predictor.models.bundle import TrainedModel
-from predictor.models.corpus.build import write_whole
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import canonical, conform
 from predictor.models.kernel_tables import KernelTable, load_kernel_tables
@@ -35,7 +35,7 @@ SLOWER = {"flash": 1.0, "triton": 1.6}
 def _works() -> list[OpWork]:
     rng = np.random.default_rng(0)
     return [
-        *(gemm(*(int(2**x) for x in sizes)) for sizes in rng.uniform(5, 13, (150, 3))),
+        *(gemm(int(2**m), int(2**n), int(2**k)) for m, n, k in rng.uniform(5, 13, (150, 3))),
         *(attention(int(2**b), int(2**q), int(2**q)) for b, q in rng.uniform([0, 4], [5, 12], (150, 2))),
     ]
 
