@@ -32,8 +32,8 @@ FOLDS = 5
 # A tenth of the rows hide what ran, so that trees learn the typical library beside each one.
 _UNTOLD_SHARE = 0.1
 _RANGE_QUANTILE = 0.0005
-# What carries over to other chips needs few shapes: of four times as many, no chip left out gained.
-_THIN = 4
+THIN = 4
+"""What carries over to other chips needs few shapes: of four times as many, no chip left out gained."""
 # A fifth of the shapes is judged for the intervals of known devices.
 _CALIBRATION_FOLDS = 1
 
@@ -148,12 +148,14 @@ def libraries(features: FeatureMatrix) -> tuple[tuple[float, ...], ...]:
     )
 
 
-def held_out_chips(table: KernelTable, devices: Mapping[str, DeviceSpec], seed: int) -> Judged:
-    """Every row judged by a fit that never saw its chip or a twin of it."""
+def held_out_chips(
+    table: KernelTable, devices: Mapping[str, DeviceSpec], seed: int, *, only: Sequence[str] = ()
+) -> Judged:
+    """Every row (or those of the chips in `only`) judged by a fit that never saw its chip or a twin of it."""
     parts = []
-    for name in np.unique(table.chip):
+    for name in only or np.unique(table.chip).tolist():
         held = table.chip == name
-        fitted = fit_booster(table.take(~held), GENERAL, devices, seed, thin=_THIN)
+        fitted = fit_booster(table.take(~held), GENERAL, devices, seed, thin=THIN)
         parts.append(judge(fitted, table, GENERAL, devices, np.flatnonzero(held), ~held))
     return _joined(parts)
 
@@ -188,7 +190,7 @@ def train_kernels(
         chips = held_out_chips(table, devices, seed)
         for which in SETTINGS:
             stored[stored_name(model, which)] = fit_booster(
-                table, which, devices, seed, thin=_THIN if which == GENERAL else 1
+                table, which, devices, seed, thin=THIN if which == GENERAL else 1
             )
         fits[model] = kernel_fit(table, devices, shapes, chips)
     return TrainedModel(stored, to_params(fits))

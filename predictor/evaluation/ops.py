@@ -24,9 +24,9 @@ from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.calibration import grouped_quantile
 from predictor.models.corpus.build import Progress, read_index, silent
-from predictor.models.kernel_tables import KernelTable, joined, load_kernel_tables
+from predictor.models.kernel_tables import TWINS, KernelTable, joined, load_kernel_tables
 from predictor.models.kernel_time import GENERAL
-from predictor.models.kernel_training import Judged, fit_booster, held_out_chips, held_out_shapes, judge
+from predictor.models.kernel_training import THIN, Judged, fit_booster, held_out_chips, held_out_shapes, judge
 from predictor.models.op_rows import load_tables
 from predictor.models.op_training import SETTINGS, Residuals
 from predictor.models.op_training import held_out_shapes as vector_shapes
@@ -71,7 +71,9 @@ def score_kernels(corpus: Path, progress: Progress = silent) -> list[EvaluationR
         rows += _chip_rows(known, chips, "told", "")
         rows += _chip_rows(known, chips, "untold", ", library untold")
         alone = replace(known, chip=known.device)
-        rows += _chip_rows(known, held_out_chips(alone, devices, SEED), "told", ", twin known")
+        twins = np.unique(known.device[np.isin(known.chip, list(TWINS.values()))]).tolist()
+        judged = held_out_chips(alone, devices, SEED, only=twins)
+        rows += _chip_rows(known, judged, "told", ", twin known")
         rows += _apart_rows(known, apart, devices)
         rows += _shape_rows(known, held_out_shapes(known, devices, SEED, folds=1))
     progress("kernels", len(tables), len(tables))
@@ -103,7 +105,7 @@ def _apart_rows(
 ) -> list[EvaluationRow]:
     if not len(apart):
         return []
-    fitted = fit_booster(known, GENERAL, devices, SEED)
+    fitted = fit_booster(known, GENERAL, devices, SEED, thin=THIN)
     both = joined([known, apart])
     seen = both.device != _APART
     judged = judge(fitted, both, GENERAL, devices, np.flatnonzero(~seen), seen)

@@ -82,7 +82,7 @@ def trained(tables: dict[KernelModel, KernelTable]) -> TrainedModel:
             for name in kernel_training.SETTINGS
         }
         patch.setattr(kernel_training, "SETTINGS", small)
-        patch.setattr(kernel_training, "_THIN", 1)
+        patch.setattr(kernel_training, "THIN", 1)
         return train_kernels(tables, DEVICES, seed=0)
 
 
@@ -150,7 +150,7 @@ def test_what_is_held_out_was_not_seen(tables: dict[KernelModel, KernelTable]) -
     with pytest.MonkeyPatch.context() as patch:
         small = KernelSettings(rounds=30, leaves=8, eta=0.3, min_child_weight=2.0)
         patch.setattr(kernel_training, "SETTINGS", dict.fromkeys(kernel_training.SETTINGS, small))
-        patch.setattr(kernel_training, "_THIN", 1)
+        patch.setattr(kernel_training, "THIN", 1)
         table = tables[KernelModel.PRODUCT]
         chips = held_out_chips(table, DEVICES, 0)
         shapes = held_out_shapes(table, DEVICES, 0, folds=1)
