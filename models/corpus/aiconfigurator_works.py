@@ -1,4 +1,4 @@
-"""Rows of the aiconfigurator operator tables as works: products, attention, experts and state-space scans.
+"""Rows of the aiconfigurator operator tables as works: products and attention.
 
 Shapes are those of the tables' own columns. Bytes count every operand once in the width it is stored in:
 quantised weights with their scales, activations in the width the product reads.
