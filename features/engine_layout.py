@@ -1,7 +1,7 @@
 """Which reorderings copy where tensors have no strides: inference engines keep every tensor dense.
 
-A Transpose, Slice, Split or Expand is a copy then, unless the kernel beside it reorders as it reads or writes:
-fused attention takes heads wherever they are, products take either operand transposed.
+A Transpose, Slice, Split or Expand is a copy then, unless the kernel beside it reorders as it reads or
+writes: fused attention takes heads wherever they are, products take either operand transposed.
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ def _marked(draft: Draft, readers: dict[str, list[Node]], node: Node) -> Node:
             or _is_swap_for_products(draft, readers, node)
         )
         return _with(node, VIEW) if free else node
-    if node.op_type in _CUTS and not _to_attention(draft, readers, node.outputs[0], 0):
-        # A part that is all there is has nothing to copy.
-        if draft.shape(node.outputs[0]) != draft.shape(node.inputs[0]):
-            return _with(node, COPIES)
-    return node
+    # A part that is all there is has nothing to copy.
+    cuts = node.op_type in _CUTS and draft.shape(node.outputs[0]) != draft.shape(node.inputs[0])
+    return _with(node, COPIES) if cuts and not _to_attention(draft, readers, node.outputs[0], 0) else node
 
 
 def _with(node: Node, mark: str) -> Node:
