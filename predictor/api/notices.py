@@ -42,8 +42,8 @@ def notices(
         found.append(
             Notice(
                 "RUNTIME_UNMEASURED",
-                f"runtime {request.runtime.value}: what it fuses follows its documentation and its launch times "
-                "are assumptions; no measurement here is of it",
+                f"runtime {request.runtime.value}: what it fuses follows its documentation, and its launch "
+                "times are assumptions; no measurement here is of it",
             )
         )
     unknown = sorted({op.op_type for op in program.ops if not op.covered})
