@@ -1,10 +1,10 @@
 """Training steps of NVIDIA's examples (Lambda, T7) and torchvision steps on six cards (T8), GPU held out.
 
-Zero-shot: the bundle has seen no whole-model time of these sources, and each row is asked through the public
-Predictor. Held out: the aggregate model is fitted on every source without the chip of the scored rows, under
-every name, memory size and form factor. Equal systems are one cell, their median. Rows of several GPUs
-and of double precision are reported and have no goal: DataParallel copies the model at each step, which no
-plan here describes.
+`device`: fits on every whole-model source (timm's rows thinned) and kernels, without the chip of the scored
+rows under every name, memory size and form factor, on top of an op-level model that never saw it either; what
+the source's harness adds is known from other chips, or unknown as to a user. `bundle`: each row asked through
+the public Predictor. Equal systems are one cell, their median. Rows of several GPUs and of double precision
+are reported and have no goal: DataParallel copies the model at each step, which no plan here describes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 
@@ -22,25 +23,39 @@ from predictor.evaluation.few_rows import KnownCell, job_samples, known_rows
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, scored_rows
 from predictor.features.graph import Graph
+from predictor.features.work import Family
 from predictor.hardware.catalog import find_device
+from predictor.hardware.spec import DeviceKind
+from predictor.models.aggregate_kernels import kernel_table
 from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
-from predictor.models.aggregate_training import BoostSettings, fit_aggregate
-from predictor.models.bundle import Bundle
-from predictor.models.corpus import lambda_pytorch, pytorch_gpu_benchmark
-from predictor.models.corpus.build import Progress, silent
-from predictor.models.corpus.whole_model import WholeModelRow, reader, source_graph
+from predictor.models.calibration import Spread
+from predictor.models.corpus import lambda_pytorch, pytorch_gpu_benchmark, timm
+from predictor.models.corpus.build import Progress, missing_sources, silent
+from predictor.models.corpus.chips import chip_of
+from predictor.models.corpus.manifest import load_manifest
+from predictor.models.corpus.whole_model import (
+    READERS,
+    WholeModelRow,
+    reader,
+    source_graph,
+    whole_model_rows,
+)
 from predictor.models.device_calibration import Sample, predicted_s
+from predictor.models.op_rows import OpTable, load_tables
 from predictor.models.op_time import OpTimeModel
+from predictor.models.op_training import fit_op_time
+from predictor.models.step_time import DEVICE
+from predictor.models.step_training import CALIBRATION, fit_table
+from predictor.models.train import OP_DEVICES, OP_SOURCE, SEED
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.types import Precision
 
 LAMBDA, TORCHVISION = lambda_pytorch.SOURCE, pytorch_gpu_benchmark.SOURCE
-TRAINED = (LAMBDA, TORCHVISION, "gavel", "detectron2_pycls", "nvidia_dle_tables")
-"""Sources that the held-out fits learn from."""
 GOAL = 0.12
 SUITE = "time"
-SEED = 20260
+THINNING = 8
+"""One in so many timm rows is learned from, so that each fit takes seconds."""
 _WORST = 20
 _SEVERAL_GPUS = 150
 """About how many cells of several GPUs are asked."""
@@ -125,48 +140,89 @@ def request_of(row: WholeModelRow, graph: Graph) -> PredictionRequest:
     )
 
 
-def held_out(
-    scored: str,
-    sources: Sequence[str],
-    corpus: Path,
-    op_time: OpTimeModel,
-    settings: BoostSettings,
-    *,
-    progress: Progress = silent,
-) -> list[ScoredCell]:
-    """Cells of `scored` on one GPU, each predicted by a fit on all `sources` without its chip.
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Cells of one source by fits without their chip.
 
-    Raises InvalidData: a source or its programs are absent from the corpus.
+    Attributes:
+        plain: as a user is answered. as_timed: with what the source's harness adds to times of other chips.
     """
-    tables = {
-        name: aggregate_table(name, corpus, op_time, find_device, keep=_is_trained_on, progress=progress)
-        for name in dict.fromkeys((scored, *sources))
-    }
-    everything = joined_tables(list(tables.values()))
+
+    plain: list[ScoredCell]
+    as_timed: list[ScoredCell]
+
+
+def held_out(corpus: Path, progress: Progress = silent) -> Mapping[str, HeldOut]:
+    """Cells of both sources on one GPU, by fits on all sources. Raises InvalidData: corpus incomplete."""
+    vectors = load_tables(corpus, OP_SOURCE, {name: find_device(name) for name in OP_DEVICES})
+    everything = _trained_on(corpus, _op_time(vectors, without=""), progress)
     chips = everything.text("device_group")
-    asked = tables[scored]
-    found: list[ScoredCell] = []
-    holds = sorted(set(asked.text("device_group")))
+    asked = np.isin(everything.source, (LAMBDA, TORCHVISION))
+    found = {name: HeldOut([], []) for name in (LAMBDA, TORCHVISION)}
+    holds = sorted(set(chips[asked]))
     for done, chip in enumerate(holds):
-        progress(f"held out {scored}", done, len(holds))
-        train, test = everything.take(chips != chip), asked.take(asked.text("device_group") == chip)
-        found += _fitted_cells(train, test, settings)
-    progress(f"held out {scored}", len(holds), len(holds))
+        progress("chips left out", done, len(holds))
+        fitted = fit_table(everything.take(chips != chip), find_device, CALIBRATION[DEVICE], SEED)
+        is_measured = chip in set(map(chip_of, OP_DEVICES))
+        blind = _op_time(vectors, without=chip) if is_measured else None
+        for name, cells in found.items():
+            inside = (everything.source == name) & (chips == chip)
+            if not inside.any():
+                continue
+            test = everything.take(inside) if blind is None else _priced_by(blind, name, corpus, chip)
+            samples = job_samples(fitted, test)
+            added = float(np.exp(fitted.prior.sources.get(name, 0.0)))
+            slower = [replace(sample, kernel_s=sample.kernel_s * added) for sample in samples]
+            cells.plain.extend(_sampled_cells(test, samples))
+            cells.as_timed.extend(_sampled_cells(test, slower))
+    progress("chips left out", len(holds), len(holds))
     return found
 
 
-def _is_trained_on(row: WholeModelRow) -> bool:
+def _trained_on(corpus: Path, op_time: OpTimeModel, progress: Progress) -> AggregateTable:
+    """Every whole-model source, timm's rows thinned, and kernels."""
+    parts = []
+    for name in READERS:
+        keep = _is_thinned if name == timm.SOURCE else is_asked
+        if not missing_sources(corpus, [name]) and any(map(keep, whole_model_rows(corpus, name))):
+            parts.append(aggregate_table(name, corpus, op_time, find_device, keep=keep, progress=progress))
+    kernels = kernel_table(corpus, op_time, find_device, SEED, progress=progress)
+    return joined_tables(parts if kernels is None else [*parts, kernels])
+
+
+def _op_time(tables: Mapping[Family, OpTable], without: str) -> OpTimeModel:
+    """An op-level model that never saw a chip: of NeuSight's operators alone."""
+    kept = [name for name in OP_DEVICES if chip_of(name) != without]
+    spreads = {family: Spread(1.0, 1.0) for family in tables}
+    smaller = {family: table.take(np.isin(table.device, kept)) for family, table in tables.items()}
+    devices = {name: find_device(name) for name in kept}
+    return OpTimeModel.from_trained(fit_op_time(smaller, devices, spreads, SEED))
+
+
+def _priced_by(op_time: OpTimeModel, name: str, corpus: Path, chip: str) -> AggregateTable:
+    def is_wanted(row: WholeModelRow) -> bool:
+        return row.device_group == chip and is_asked(row)
+
+    return aggregate_table(name, corpus, op_time, find_device, keep=is_wanted)
+
+
+def is_asked(row: WholeModelRow) -> bool:
+    """One GPU, in a precision whose rates are known."""
     return (
-        row.devices == 1 and row.precision is not Precision.FP64 and not find_device(row.device).kind.is_host
+        row.devices == 1
+        and row.precision is not Precision.FP64
+        and find_device(row.device).kind is DeviceKind.GPU
     )
 
 
-def _fitted_cells(train: AggregateTable, test: AggregateTable, settings: BoostSettings) -> list[ScoredCell]:
-    weight = np.array([row.weight for row in train.rows])
-    fitted = fit_aggregate(train, find_device, settings, SEED, weight=weight)
-    found = {id(row): sample for row, sample in zip(test.rows, job_samples(fitted, test), strict=True)}
+def _is_thinned(row: WholeModelRow) -> bool:
+    return is_asked(row) and crc32(f"{row.job} {row.batch} {row.device}".encode()) % THINNING == 0
+
+
+def _sampled_cells(table: AggregateTable, samples: Sequence[Sample]) -> list[ScoredCell]:
+    found = {id(row): sample for row, sample in zip(table.rows, samples, strict=True)}
     cells = []
-    for row, measured_s in cells_of(test.rows):
+    for row, measured_s in cells_of(table.rows):
         sample = replace(found[id(row)], measured_s=measured_s)
         cells.append(ScoredCell(row, measured_s, (predicted_s(sample),) * 3, sample=sample))
     return cells
@@ -277,11 +333,12 @@ def _ratio(cell: ScoredCell) -> float:
     return cell.answer[0] / cell.measured_s if cell.answer is not None else float("nan")
 
 
-def counts_table(root: Path, sources: Sequence[str]) -> Table:
+def counts_table(root: Path, sources: Iterable[str]) -> Table:
     """Rows of each source: available, used, and left out by reason."""
+    manifest = load_manifest()
     lines: list[tuple[str, ...]] = []
     for name in sources:
-        found = reader(name).read_rows(root / name)
+        found = reader(name).read_rows(manifest[name].folder(root))
         dropped: Mapping[str, int] = found.dropped
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items()) or "none"
         lines.append((name, f"{found.available:,}", f"{len(found.rows):,}", reasons))
@@ -291,18 +348,19 @@ def counts_table(root: Path, sources: Sequence[str]) -> Table:
 def source_suite(
     root: Path, corpus: Path, bundle: Path | None, progress: Progress = silent
 ) -> tuple[list[EvaluationRow], list[Table]]:
-    """Both sources, zero-shot and with each GPU held out, and the worst cells of each."""
+    """Both sources by the bundle and with each GPU held out, and the worst cells of each."""
     predictor = Predictor.load(bundle)
-    op_time = OpTimeModel.from_bundle(Bundle.load(bundle))
     rows: list[EvaluationRow] = []
-    tables = [counts_table(root, TRAINED)]
-    for source, rows_of in ((LAMBDA, lambda_rows), (TORCHVISION, torchvision_rows)):
+    tables = [counts_table(root, READERS)]
+    found = held_out(corpus, progress)
+    for source, identity, rows_of in ((LAMBDA, "T7", lambda_rows), (TORCHVISION, "T8", torchvision_rows)):
+        cells = found[source]
+        rows += rows_of(cells.as_timed, "device", GOAL)
+        rows += rows_of(cells.plain, "device, harness unknown", None)
+        rows += known_rows(known_cells(cells.plain), identity, SUITE, machine_of)
+        tables.append(worst_cells(f"{source}: worst cells, GPU held out", cells.as_timed))
         asked = zero_shot(source, root, predictor, progress=progress)
-        rows += rows_of(asked, "zero-shot", None)
-        fitted = held_out(source, TRAINED, corpus, op_time, BoostSettings(), progress=progress)
-        rows += rows_of(fitted, "device", GOAL)
-        rows += known_rows(known_cells(fitted), rows[-1].id, SUITE, machine_of)
-        tables.append(worst_cells(f"{source}: worst cells, GPU held out", fitted))
-        alone = [cell for cell in asked if _is_trained_on(cell.row)]
-        tables.append(worst_cells(f"{source}: worst cells, zero-shot", alone))
+        rows += rows_of(asked, "bundle", None)
+        alone = [cell for cell in asked if is_asked(cell.row)]
+        tables.append(worst_cells(f"{source}: worst cells of the bundle", alone))
     return rows, tables
