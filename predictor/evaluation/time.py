@@ -2,8 +2,8 @@
 
 Fits are those of training (predictor.models.step_training), scored on their tables. T5 learns from timm's own
 rows alone: other sources hold networks of the families that are left out. T1 to T4 learn from a thinned table
-(every THINNING-th timm row), so that each of fifteen fits takes seconds; a chip that is left out is priced by
-an op-level model that never saw it.
+(every THINNING-th row of crowded sources), so that each of fifteen fits takes seconds; a chip that is left out
+is priced by an op-level model that never saw it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
 from predictor.features.tiles import FloatArray
 from predictor.hardware.catalog import find_device
 from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
+from predictor.models.aggregate_training import Fitted
 from predictor.models.bundle import Bundle
 from predictor.models.calibration import Spread, grouped_quantile
 from predictor.models.corpus import neusight_cells, timm
@@ -45,6 +46,7 @@ from predictor.types import Runtime
 
 SUITE = "time"
 THINNING = 8
+_CROWDED = 4000
 _FOLDS = 5
 _DRAWS = 5
 _WORST = 20
@@ -86,8 +88,8 @@ def time_suite(
     families = {name: _families(table, name, progress) for name, table in tables.items()}
     known = _joined(list(families.values()))
     rows = _family_rows(known)
-    ada = _chip(tables[DEVICE], _ADA, SEED)
-    rows += _ada_rows(ada, tables[DEVICE])
+    ada, fitted = _chip(tables[DEVICE], _ADA, SEED)
+    rows += _ada_rows(ada, fitted, tables[DEVICE])
     light = tables[DEVICE].take(_thinned(tables[DEVICE]))
     models = _models(light, progress)
     rows += _model_rows(models, root)
@@ -169,22 +171,22 @@ def _kendall(held: Held) -> float:
     return float(same.sum() / pairs)
 
 
-def _chip(table: AggregateTable, chip: str, seed: int) -> Held:
-    """All timm iterations on a chip, by a fit without the chip in any source."""
+def _chip(table: AggregateTable, chip: str, seed: int) -> tuple[Held, Fitted]:
+    """All timm iterations on a chip, by a fit without the chip in any source; and that fit."""
     chips = table.text("device_group")
     fitted = fit_table(table.take(chips != chip), find_device, CALIBRATION[DEVICE], seed)
     own = table.take((chips == chip) & (table.source == timm.SOURCE))
-    return Held(own, fitted.log_times(own, find_device))
+    return Held(own, fitted.log_times(own, find_device)), fitted
 
 
-def _ada_rows(held: Held, table: AggregateTable) -> list[EvaluationRow]:
+def _ada_rows(held: Held, fitted: Fitted, table: AggregateTable) -> list[EvaluationRow]:
     groups = configurations(held.table)
     rows = _errors("T6", "device", "rtx4090, nothing measured", held, goals=(0.10, None))
     scaled = _scaled(held, groups, 5)
     rows += error_rows(
         scaled, id="T6", suite=SUITE, hold="device", group="rtx4090, 5 rows a configuration", goal_mean=0.07
     )
-    anchored = _anchored(held, table)
+    anchored = _anchored(held, fitted, table)
     errors = _scaled(anchored, configurations(anchored.table), 20)
     rows += error_rows(
         errors, id="T6", suite=SUITE, hold="device", group="rtx4090, anchored, 20 rows", goal_mean=0.045
@@ -205,13 +207,12 @@ def _scaled(held: Held, groups: TextArray, count: int) -> FloatArray:
     return np.concatenate(errors)
 
 
-def _anchored(held: Held, table: AggregateTable) -> Held:
+def _anchored(held: Held, fitted: Fitted, table: AggregateTable) -> Held:
     """The same graphs measured on the older card: its time, times the ratio of two predictions.
 
     Both predictions come from the fit that never saw the new card; the older card's time is per sample and
     from the same mode, layout and, as near as there is one, framework version.
     """
-    fitted = fit_table(table.take(table.text("device_group") != _ADA), find_device, CALIBRATION[DEVICE], SEED)
     old = table.take((table.text("device_group") == _ANCHOR) & (table.source == timm.SOURCE))
     predicted = fitted.log_times(old, find_device)
     best: dict[tuple[str, str, str], tuple[float, float]] = {}
@@ -228,8 +229,9 @@ def _anchored(held: Held, table: AggregateTable) -> Held:
 
 
 def _thinned(table: AggregateTable) -> BoolArray:
+    _, source, count = np.unique(table.source, return_inverse=True, return_counts=True)
     place = np.arange(len(table))
-    return np.asarray((table.source != timm.SOURCE) | (place % THINNING == 0))
+    return np.asarray((count[source] < _CROWDED) | (place % THINNING == 0))
 
 
 def _models(light: AggregateTable, progress: Progress) -> Held:
