@@ -2,8 +2,8 @@
 
 Fits are those of training (predictor.models.step_training), scored on their tables. T5 learns from timm's own
 rows alone: other sources hold networks of the families that are left out. T1 to T4 learn from a thinned table
-(every THINNING-th row of crowded sources), so that each of fifteen fits takes seconds; a chip that is left out
-is priced by an op-level model that never saw it.
+(every THINNING-th row of crowded sources), so that each of fifteen fits takes seconds; a chip that is left
+out is priced by an op-level model that never saw it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
 from predictor.features.tiles import FloatArray
 from predictor.hardware.catalog import find_device
+from predictor.models.aggregate_kernels import FAMILY as KERNELS
 from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
 from predictor.models.aggregate_training import Fitted
 from predictor.models.bundle import Bundle
@@ -231,7 +232,8 @@ def _anchored(held: Held, fitted: Fitted, table: AggregateTable) -> Held:
 def _thinned(table: AggregateTable) -> BoolArray:
     _, source, count = np.unique(table.source, return_inverse=True, return_counts=True)
     place = np.arange(len(table))
-    return np.asarray((count[source] < _CROWDED) | (place % THINNING == 0))
+    kernels = table.text("family") == KERNELS
+    return np.asarray((count[source] < _CROWDED) | kernels | (place % THINNING == 0))
 
 
 def _models(light: AggregateTable, progress: Progress) -> Held:
