@@ -41,9 +41,13 @@ from predictor.request import PredictionRequest, version_number
 from predictor.types import Explanation, Prediction
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
+    from predictor.api.plan_search import PlanSource
     from predictor.compose.timeline import Timeline
+    from predictor.features.thin import ThinGraph
     from predictor.search.search import Goal, SearchResult
     from predictor.search.space import SearchSpace
 
@@ -80,6 +84,8 @@ class Predictor:
         # By size, so that large models cannot fill the memory: with the graphs about 150 MB when full.
         self._programs: Memo[Hashable, Program] = Memo(100_000, lambda program: len(program.ops))
         self._ranks: Memo[Hashable, RankProgram] = Memo(200_000, lambda rank: len(rank.program.ops))
+        self._plan_sources: Memo[Hashable, PlanSource] = Memo(4)
+        self._thin: Memo[Hashable, ThinGraph] = Memo(50_000, lambda thin: len(thin.graph.nodes))
         self._costs: Memo[Hashable, ProgramCosts] = Memo(1_000_000, lambda costs: len(costs.index))
         self._answers: Memo[Hashable, Prediction] = Memo(16384)
 
@@ -197,8 +203,16 @@ class Predictor:
         asked = replace(request, plan=Plan())
         if asked.cluster is None:
             asked = replace(asked, cluster=_assumed_cluster(request, max_devices))
-        source = PlanSource(
-            asked, self._pricing, self.predict, self._resolve_graph, with_energy=goal.needs_energy
+        source = self._plan_sources.get_or(
+            (self._request_key(asked), goal.needs_energy),
+            lambda: PlanSource(
+                asked,
+                self._pricing,
+                self.predict,
+                self._resolve_graph,
+                self._resolve_thin,
+                with_energy=goal.needs_energy,
+            ),
         )
         return search_plans(source, goal, max_devices, space)
 
@@ -222,6 +236,22 @@ class Predictor:
     def _resolve_graph(self, request: PredictionRequest) -> Resolved:
         """As `_resolve`, with the graph of a rank even where the plan does not need it."""
         return self._resolve(request, needs_graph=True)
+
+    def _resolve_thin(self, request: PredictionRequest) -> tuple[Resolved, NDArray[np.intp] | None]:
+        """As `_resolve_graph` of a graph with few layers, and which piece stands for each of the whole."""
+        from predictor.features.thin import thinned, whole_rows
+
+        source = request.graph
+        if not isinstance(source, str | bytes | os.PathLike | Graph):
+            return self._resolve_graph(request), None
+        binding = Binding(_local_batch(request), request.dims, request.input_shapes)
+        graph = self._sources.graph(source, binding)
+        thin = self._thin.get_or((graph.fingerprint, graph.notes), lambda: thinned(graph))
+        if not thin.runs:
+            return self._resolve_graph(request), None
+        resolved = self._resolve_graph(replace(request, graph=thin.graph))
+        pieces = resolved.rank.pieces
+        return resolved, None if pieces is None else whole_rows(thin, pieces)
 
     def _resolve(self, request: PredictionRequest, *, needs_graph: bool = False) -> Resolved:
         from predictor.hardware.catalog import find_device

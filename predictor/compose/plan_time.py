@@ -18,6 +18,7 @@ from math import fsum
 
 import numpy as np
 
+from predictor.compose.averaging import StageBuckets, averaged, stage_buckets
 from predictor.compose.interval import FloatArray
 from predictor.compose.rank_costs import IntArray, RankCosts
 from predictor.compose.stage_costs import (
@@ -33,7 +34,8 @@ from predictor.parallel.collectives import GroupShape, collective_time_s, sent_b
 from predictor.parallel.pipeline import PipelineTimes, pipeline_times
 from predictor.parallel.placement import group_place
 from predictor.parallel.plan import Plan
-from predictor.parallel.zero import Replicas, fill_buckets, replicas_of, stream_end_s
+from predictor.parallel.zero import Replicas, replicas_of
+from predictor.types import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ def plan_time(rank: RankCosts, plan: Plan, cluster: ClusterSpec | None, *, train
     stages = stage_costs(rank, ends, plan, cluster, dense, experts, training=training)
     shape = pipeline_shape(plan, training=training)
     pipeline = pipeline_times(shape, stages.chunk_times())
-    found = stage_ends(rank, stages, pipeline, plan, cluster, dense, experts, training=training)
+    buckets = plan_buckets(rank, ends, plan)
+    found = stage_ends(rank, stages, buckets, pipeline, plan, cluster, dense, experts, training=training)
     without = pipeline
     if shape.stages > 1:
         without = pipeline_times(shape, stages.chunk_times(messages=False))
@@ -126,14 +129,26 @@ def plan_time(rank: RankCosts, plan: Plan, cluster: ClusterSpec | None, *, train
 
 
 def plan_total_s(
-    rank: RankCosts, ends: IntArray, plan: Plan, cluster: ClusterSpec | None, *, training: bool
+    rank: RankCosts,
+    ends: IntArray,
+    buckets: StageBuckets,
+    plan: Plan,
+    cluster: ClusterSpec | None,
+    *,
+    training: bool,
 ) -> float:
-    """`plan_time(...).total_s` alone, for a cut that is known; a small part of the time."""
+    """`plan_time(...).total_s` alone, for a cut and buckets that are known; a small part of the time."""
     dense, experts = plan_replicas(plan, cluster)
     stages = stage_costs(rank, ends, plan, cluster, dense, experts, training=training)
     pipeline = pipeline_times(pipeline_shape(plan, training=training), stages.chunk_times())
-    found = stage_ends(rank, stages, pipeline, plan, cluster, dense, experts, training=training)
+    found = stage_ends(rank, stages, buckets, pipeline, plan, cluster, dense, experts, training=training)
     return float(found.done_s.max())
+
+
+def plan_buckets(rank: RankCosts, ends: IntArray, plan: Plan) -> StageBuckets:
+    """Buckets of gradients of a plan's virtual stages."""
+    put_off = plan.schedule is Schedule.ZERO_BUBBLE and plan.pp > 1
+    return stage_buckets(rank, ends, plan.pp, plan.bucket_bytes, put_off=put_off)
 
 
 def plan_replicas(plan: Plan, cluster: ClusterSpec | None) -> tuple[Replicas | None, Replicas | None]:
@@ -151,6 +166,7 @@ def by_stage(values: FloatArray, stages: int) -> FloatArray:
 def stage_ends(
     rank: RankCosts,
     stages: StageCosts,
+    buckets: StageBuckets,
     pipeline: PipelineTimes,
     plan: Plan,
     cluster: ClusterSpec | None,
@@ -166,7 +182,7 @@ def stage_ends(
         return StageEnds(end_s, end_s, zeros, {}, zeros, zeros)
     reduced, gather = end_s, zeros
     if cluster is not None and dense is not None and experts is not None:
-        reduced, gather = _averaged(rank, stages, pipeline, plan, cluster, dense, experts)
+        reduced, gather = averaged(buckets, pipeline, plan, cluster, dense, experts)
     tied = _tied_s(rank, stages, plan, cluster)
     # Both stages wait for the later one.
     shared = tied > 0
@@ -207,97 +223,6 @@ def _held(
     plain = held_bytes(rank, stages.ends, plan.pp) - rank.expert_bytes
     held = plain / (dense.shards if dense else 1) + rank.expert_bytes / (experts.shards if experts else 1)
     return np.asarray(np.add.reduceat(held, stages.begins) / total)
-
-
-def _averaged(
-    rank: RankCosts,
-    stages: StageCosts,
-    pipeline: PipelineTimes,
-    plan: Plan,
-    cluster: ClusterSpec,
-    dense: Replicas,
-    experts: Replicas,
-) -> tuple[FloatArray, FloatArray]:
-    """(when the gradients of each stage are averaged, time to gather its weights after the step)."""
-    reduced = pipeline.stage_end_s[0].copy()
-    gather = np.zeros(plan.pp)
-    if plan.zero == 3:
-        return reduced, gather
-    for stage in range(plan.pp):
-        end_s = float(reduced[stage])
-        ready, cost = [], []
-        # Chunks finish from the last to the first.
-        for q in range(stage, len(stages.ends), plan.pp)[::-1]:
-            last_s = pipeline.last_backward_end_s[0, q : q + 1]
-            every_s = pipeline.backward_end_s[0, q] if plan.zero == 2 else last_s
-            for size, offset, replicas in chunk_buckets(rank, stages, q, plan, dense, experts):
-                if replicas.count == 1:
-                    continue
-                at = offset[:, None] + every_s if plan.overlap else np.full((len(size), len(every_s)), end_s)
-                ready.append(at)
-                cost.append(replicas.reduce_s(size, cluster))
-                if replicas.zero:
-                    gather[stage] += replicas.gather_s(size, cluster).sum()
-        if cost:
-            left_out = plan.microbatches - ready[0].shape[1] if plan.zero == 2 else 0
-            reduced[stage] = max(end_s, _stream_s(np.concatenate(ready), np.concatenate(cost), left_out))
-    return reduced, gather
-
-
-def _stream_s(ready_s: FloatArray, cost_s: FloatArray, left_out: int) -> float:
-    """When a stream has done all tasks.
-
-    Args:
-        ready_s: (tasks, microbatches); `left_out` microbatches in the middle are not given. cost_s: (tasks,)
-    """
-    count = ready_s.shape[1]
-    order = np.argsort(ready_s, axis=None, kind="stable")
-    costs = np.broadcast_to(cost_s[:, None], ready_s.shape).ravel()
-    if not left_out:
-        return stream_end_s(ready_s.ravel()[order], costs[order])
-    half = count // 2
-    later = _stream_s(ready_s[:, half:], cost_s, 0)
-    earlier = _stream_s(ready_s[:, :half], cost_s, 0)
-    return float(max(later, earlier + (left_out + count - half) * cost_s.sum()))
-
-
-def chunk_buckets(
-    rank: RankCosts,
-    stages: StageCosts,
-    q: int,
-    plan: Plan,
-    dense: Replicas,
-    experts: Replicas,
-) -> list[tuple[FloatArray, FloatArray, Replicas]]:
-    """(sizes in bytes, ready relative to the end of the chunk's backward pass, who averages) of its buckets.
-
-    Dense and expert gradients travel apart.
-    """
-    begin, end = int(stages.begins[q]), int(stages.ends[q])
-    gradients = rank.gradients
-    inside = (gradients.piece >= begin) & (gradients.piece < end)
-    # Backward visits the pieces from the last to the first: those below a piece follow it.
-    below = np.concatenate([[0.0], np.cumsum(rank.backward_s[begin:end])])
-    twins = [
-        (-below[piece - begin], size_bytes)
-        for piece, size_bytes, _ in twin_weights(rank, stages.ends, plan.pp)
-        if begin <= piece < end
-    ]
-    found = []
-    for chosen, replicas, extra in ((~gradients.is_expert, dense, twins), (gradients.is_expert, experts, [])):
-        rows = np.flatnonzero(inside & chosen)
-        if not rows.size and not extra:
-            continue
-        piece = gradients.piece[rows] - begin
-        offset = np.append(gradients.offset_s[rows] - below[piece + 1], [at for at, _ in extra])
-        sizes = np.append(gradients.size_bytes[rows], [size for _, size in extra])
-        if stages.weight_s[q] > 0:
-            # Weight gradients that were put off are complete at the end only.
-            offset = np.zeros_like(offset)
-        order = np.argsort(offset, kind="stable")
-        buckets = fill_buckets(offset[order], sizes[order], plan.bucket_bytes)
-        found.append((buckets.size_bytes, buckets.ready_s, replicas))
-    return found
 
 
 def _tied_s(rank: RankCosts, stages: StageCosts, plan: Plan, cluster: ClusterSpec | None) -> FloatArray:

@@ -85,6 +85,53 @@ class RankCosts:
         return self.forward_s + self.backward_s
 
 
+def repeated(columns: RankCosts, rows: IntArray) -> RankCosts | None:
+    """Costs of a graph of which `columns` are those of a thin one (predictor.features.thin).
+
+    Args:
+        rows: (pieces of the whole graph,) piece of the thin one that stands for each.
+
+    None when repeated layers share weights, which a thin graph cannot show.
+    """
+    copies = np.bincount(rows, minlength=columns.pieces)
+    if any(copies[piece] > 1 for pieces, _ in columns.tied for piece in pieces):
+        return None
+    place = {int(piece): index for index, piece in enumerate(rows)}
+    parameter_bytes = columns.parameter_bytes[rows]
+    before = float(columns.parameter_bytes.sum())
+    growth = float(parameter_bytes.sum()) / before if before else 1.0
+    old = columns.gradients
+    found: list[NDArray[np.intp]] = []
+    where: list[NDArray[np.intp]] = []
+    # Backward visits the pieces from the last to the first.
+    for index in range(len(rows) - 1, -1, -1):
+        mine = np.flatnonzero(old.piece == rows[index])
+        found.append(mine)
+        where.append(np.full(len(mine), index, dtype=np.intp))
+    order = np.concatenate(found) if found else np.zeros(0, dtype=np.intp)
+    return RankCosts(
+        forward_s=columns.forward_s[rows],
+        backward_s=columns.backward_s[rows],
+        weight_s=columns.weight_s[rows],
+        kernel_s=columns.kernel_s[:, rows],
+        gap_s=columns.gap_s[:, rows],
+        exchange_s={group: values[:, rows] for group, values in columns.exchange_s.items()},
+        sent_bytes={group: values[:, rows] for group, values in columns.sent_bytes.items()},
+        parameter_bytes=parameter_bytes,
+        expert_bytes=columns.expert_bytes[rows],
+        crossing_bytes=columns.crossing_bytes[rows],
+        optimizer_s=columns.optimizer_s * growth,
+        gradients=Gradients(
+            np.concatenate(where) if where else order,
+            old.offset_s[order],
+            old.size_bytes[order],
+            old.is_expert[order],
+        ),
+        tied=tuple((tuple(place[piece] for piece in pieces), size) for pieces, size in columns.tied),
+        partial_bytes={group: values[rows] for group, values in columns.partial_bytes.items()},
+    )
+
+
 def rank_costs(
     rank: RankProgram, kernel_s: FloatArray, stretch: float, plan: Plan, cluster: ClusterSpec | None
 ) -> RankCosts:

@@ -112,9 +112,13 @@ def cut_ends(rank: RankCosts, plan: Plan, cluster: ClusterSpec | None, *, traini
     cost = rank.total_s if training else rank.forward_s
     cut = np.zeros(rank.pieces)
     if shape.stages > 1 and cluster is not None:
-        crosses = bool(boundary_crosses_node(plan, cluster).any())
-        cut = _message_s(rank.crossing_bytes, crosses, plan, cluster) * (2 if training else 1)
+        cut = cut_s(rank, plan, cluster, training=training)
     return balanced_chunks(cost, cut, shape.stages, shape.chunks)
+
+
+def cut_s(rank: RankCosts, plan: Plan, cluster: ClusterSpec, *, training: bool) -> FloatArray:
+    """(k,) time of the messages behind each piece, both ways, over the longest link of the cluster."""
+    return message_s(rank.crossing_bytes, cluster.node_count > 1, plan, cluster) * (2 if training else 1)
 
 
 def stage_costs(
@@ -179,13 +183,13 @@ def _messages(
         return forward, backward, sizes
     crosses = boundary_crosses_node(plan, cluster)[np.arange(len(ends)) % shape.stages]
     sizes[:-1] = rank.crossing_bytes[ends[:-1] - 1]
-    near, far = (_message_s(sizes, flag, plan, cluster) for flag in (False, True))
+    near, far = (message_s(sizes, flag, plan, cluster) for flag in (False, True))
     forward = np.where(crosses, far, near)
     backward[1:] = forward[:-1]
     return forward, backward, sizes
 
 
-def _message_s(sizes: FloatArray, crosses: bool, plan: Plan, cluster: ClusterSpec) -> FloatArray:
+def message_s(sizes: FloatArray, crosses: bool, plan: Plan, cluster: ClusterSpec) -> FloatArray:
     """Time of messages between stages.
 
     Ranks of one tensor group hold the same tensor: each sends its part, and they gather it on arrival, where

@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from predictor.compose.plan_time import chunk_buckets, plan_replicas, plan_time
+from predictor.compose.averaging import bucket_costs
+from predictor.compose.plan_time import plan_buckets, plan_replicas, plan_time
 from predictor.compose.rank_costs import RankCosts
 from predictor.compose.stage_costs import StageCosts, pipeline_shape, shared_pass
 from predictor.hardware.spec import ClusterSpec
@@ -163,27 +164,21 @@ def _reductions(
 ) -> Iterator[Event]:
     """Buckets of gradients beside backward: of the last microbatch, under ZeRO-2 of every one."""
     last = TaskKind.WEIGHT if shape.splits_backward else TaskKind.BACKWARD
+    buckets = plan_buckets(rank, stages.ends, plan)
+    cost_s, _ = bucket_costs(buckets, dense, experts, cluster)
     stage_end_s = np.nanmax(times.end_s, axis=(0, 2)).reshape(-1, shape.stages).max(axis=0)
-    for stage in range(shape.stages):
-        waiting: list[tuple[float, float, int, int]] = []
-        for q in range(stage, shape.virtual_stages, shape.stages):
-            ends = times.end_s[last, q]
-            chosen = range(shape.microbatches) if plan.zero == 2 else [int(np.nanargmax(ends))]
-            for microbatch in chosen:
-                for size, offset, replicas in chunk_buckets(rank, stages, q, plan, dense, experts):
-                    if replicas.count == 1:
-                        continue
-                    ready = (
-                        offset + ends[microbatch] if plan.overlap else np.full(len(size), stage_end_s[stage])
-                    )
-                    cost = replicas.reduce_s(size, cluster)
-                    chunk = q // shape.stages
-                    waiting += [
-                        (at, takes, microbatch, chunk)
-                        for at, takes in zip(ready.tolist(), cost.tolist(), strict=True)
-                    ]
+    waiting: dict[int, list[tuple[float, float, int, int]]] = {}
+    for q, offset, cost in zip(
+        buckets.stage.tolist(), buckets.offset_s.tolist(), cost_s.tolist(), strict=True
+    ):
+        ends, stage = times.end_s[last, q], q % shape.stages
+        chosen = range(shape.microbatches) if plan.zero == 2 else [int(np.nanargmax(ends))]
+        for microbatch in chosen if cost > 0 else ():
+            at = offset + float(ends[microbatch]) if plan.overlap else float(stage_end_s[stage])
+            waiting.setdefault(stage, []).append((at, cost, microbatch, q // shape.stages))
+    for stage, tasks in waiting.items():
         clock = 0.0
-        for at, takes, microbatch, chunk in sorted(waiting, key=lambda item: item[0]):
+        for at, takes, microbatch, chunk in sorted(tasks, key=lambda item: item[0]):
             clock = max(clock, at)
             yield Event(stage, REPLICAS, "reduce", clock, clock + takes, microbatch, chunk)
             clock += takes

@@ -44,11 +44,15 @@ class PieceWeights:
 
     def stage_sum(self, pieces: Sequence[int]) -> FloatArray:
         """(3, 2) bytes of weights, gradients and state of a stage of these pieces: dense, and experts'."""
-        found = np.zeros((3, 2))
+        # Plain numbers: a stage has tens of weights, and searches ask for thousands of stages.
+        dense, experts = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
         for name in frozenset[str]().union(*(self.names[piece] for piece in pieces)):
             weight, gradient, state, expert = self.sizes[name]
-            found[:, int(expert)] += (weight, gradient, state)
-        return found
+            held = experts if expert else dense
+            held[0] += weight
+            held[1] += gradient
+            held[2] += state
+        return np.array([dense, experts]).T
 
 
 def piece_weights(rank: RankProgram, timeline: MemoryTimeline) -> PieceWeights:

@@ -147,19 +147,20 @@ class Waves:
     """Tasks of all stages in waves: a task's predecessors stand in earlier waves, stages differ within one.
 
     Attributes:
-        starts: (waves + 1,) where each wave begins in the arrays below.
+        starts: (waves + 1,) where each wave begins in the arrays below, (tasks,) each.
         task: kind * (virtual stages * microbatches) + virtual stage * microbatches + microbatch.
+        group: kind * virtual stages + virtual stage.
         stage: the stage that runs it.
-        before: the task whose message it waits for; the number of tasks where it waits for none.
+        before: place in these arrays of the task whose message it waits for; `tasks` where there is none.
         link: the link its own message takes: `stage` forward, `stages + stage` backward; 2 * stages: none.
     """
 
-    starts: IntArray
+    starts: tuple[int, ...]
     task: IntArray
+    group: IntArray
     stage: IntArray
     before: IntArray
     link: IntArray
-    task_count: int
 
 
 @lru_cache(maxsize=256)
@@ -188,8 +189,15 @@ def waves(shape: PipelineShape) -> Waves:
         done[tasks[ready]] = True
         position[ready] += 1
     task = np.concatenate(found_tasks)
+    place = np.full(none + 1, len(task), dtype=np.int64)
+    place[task] = np.arange(len(task))
     return Waves(
-        np.array(starts, dtype=np.int64), task, np.concatenate(found_stages), before[task], link[task], none
+        tuple(starts),
+        task,
+        task // shape.microbatches,
+        np.concatenate(found_stages),
+        place[before[task]],
+        link[task],
     )
 
 

@@ -49,9 +49,10 @@ def _relieved(before: FloatArray, ends: IntArray, stages: int) -> IntArray | Non
 def balanced_stages(cost_s: FloatArray, cut_s: FloatArray, stages: int) -> IntArray:
     """Ends of the stages: stage s holds the pieces from ends[s - 1] to ends[s] - 1.
 
-    The largest sum of costs in a stage is as small as any cut allows. Among such cuts the one with the
-    smallest sum of squared stage costs, relative to the largest, plus cut costs is taken: even stages, and
-    boundaries where little crosses.
+    The largest sum of costs in a stage is as small as any cut allows. Stages that end where equal shares of
+    the costs do are taken when they reach that; else, among all cuts that do, the one with the smallest sum
+    of squared stage costs, relative to the largest, plus cut costs: even stages, and boundaries where little
+    crosses.
 
     Args:
         cost_s: (k,) time of each piece, forward and backward.
@@ -69,21 +70,41 @@ def balanced_stages(cost_s: FloatArray, cut_s: FloatArray, stages: int) -> IntAr
     if stages == 1:
         return np.array([k], dtype=np.intp)
     before = np.concatenate([[0.0], np.cumsum(cost_s)])
-    worst = _bottleneck(before, stages)
-    return _even(before, cut_s, stages, worst * (1 + _TOLERANCE))
+    shares = _equal_shares(before, cut_s, stages)
+    largest = float(np.diff(before[shares], prepend=0.0).max())
+    least = max(float(cost_s.max()), float(before[-1]) / stages)
+    if largest > least * (1 + _TOLERANCE):
+        worst = _bottleneck(before, stages, least, largest)
+        if largest > worst * (1 + _TOLERANCE):
+            return _even(before, cut_s, stages, worst * (1 + _TOLERANCE))
+    return shares
 
 
-def _bottleneck(before: FloatArray, stages: int) -> float:
-    """The smallest possible largest stage: bisection over what greedy filling can do."""
+def _equal_shares(before: FloatArray, cut_s: FloatArray, stages: int) -> IntArray:
+    """Ends nearest to equal shares of the costs, every stage with a piece."""
     k = len(before) - 1
-    low = max(float(np.diff(before).max()), float(before[-1]) / stages)
-    high = float(before[-1])
+    targets = before[-1] * np.arange(1, stages) / stages
+    above = np.clip(np.searchsorted(before, targets), 1, k - 1)
+    below = np.maximum(above - 1, 1)
+    weight = np.abs(before[[below, above]] - targets) + cut_s[[below - 1, above - 1]]
+    ends = np.where(weight[0] <= weight[1], below, above)
+    # Every stage has a piece: push ends up from the left, then down from the right.
+    order = np.arange(1, stages)
+    ends = np.maximum.accumulate(ends - order) + order
+    ends = np.minimum(ends, k - stages + order)
+    return np.append(ends, k).astype(np.intp)
+
+
+def _bottleneck(before: FloatArray, stages: int, low: float, high: float) -> float:
+    """The smallest possible largest stage, between `low` and `high`: bisection over greedy filling."""
+    k = len(before) - 1
 
     def ends(limit: float) -> list[int]:
+        reach = np.searchsorted(before, before + limit * (1 + _TOLERANCE), side="right") - 1
+        steps = reach.tolist()
         found, position = [], 0
         for _ in range(stages):
-            reach = int(np.searchsorted(before, before[position] + limit * (1 + _TOLERANCE), side="right"))
-            position = min(k, max(reach - 1, position))
+            position = steps[position] if position < k else k
             found.append(position)
         return found
 

@@ -1,31 +1,43 @@
 """Bounds of candidates in columns: no plan is faster, and none needs less memory.
 
 The formulas are those of predictor.compose.plan_time with everything left out that only adds: waits between
-stages beyond the longest path through one of them, buckets, exchanges that may hide behind backward.
+stages beyond the longest path through one of them, buckets, exchanges that may hide behind backward, copies
+of weights that several stages read.
+
+Candidates share much: microbatches (how tensors and sequences are split, how many samples, what is
+recomputed), and cuts of these into stages. Both are made once; what is left are array operations over all
+candidates of a number of stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.compose.plan_time import by_stage
 from predictor.compose.rank_costs import IntArray
-from predictor.compose.stage_costs import StageCosts, cut_ends, held_bytes, pipeline_shape, stage_costs
+from predictor.compose.stage_costs import cut_s, message_s, pipeline_shape
 from predictor.errors import InvalidPlan
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.pipeline import ChunkTimes, lower_bound_s
 from predictor.parallel.plan import Plan
 from predictor.parallel.schedule import PipelineShape
-from predictor.parallel.zero import replicas_of
+from predictor.parallel.stages import balanced_chunks
+from predictor.parallel.zero import Replicas, replicas_of
 from predictor.search.source import CostSource, Microbatch
 from predictor.search.space import PlanTable
 from predictor.types import Schedule
 
 FloatArray = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+# Rows of a microbatch's matrix of costs by piece.
+(FORWARD, BACKWARD, WEIGHT, PARAMETERS, DENSE, KEPT, HELD, GRADIENTS, STATE) = range(9)
+# What one more bucket costs at least.
+_TINY = np.ones(1)
+_BUCKET_BYTES = Plan().bucket_bytes
 
 
 @dataclass(slots=True)
@@ -35,41 +47,30 @@ class Bounds:
     Attributes:
         time_s: no iteration is shorter; infinite where the graph cannot be split so.
         kernel_s: (n,) time of the kernels on a mean rank. peak_bytes: no device needs less.
-        group: (n,) number of the candidate's group; `ends` and `microbatches` by group.
+        cut: (n,) number of the candidate's cut, -1 for none; `ends` and `microbatches` by cut.
     """
 
     time_s: FloatArray
     kernel_s: FloatArray
     peak_bytes: FloatArray
-    group: NDArray[np.intp]
-    ends: list[IntArray | None]
-    microbatches: list[Microbatch | None]
+    cut: NDArray[np.intp]
+    ends: list[IntArray]
+    microbatches: list[Microbatch]
 
 
-def bounds(table: PlanTable, source: CostSource, cluster: ClusterSpec, *, training: bool) -> Bounds:
+def bounds(table: PlanTable, cuts: Cuts) -> Bounds:
     """Bounds of all candidates; costs of microbatches are asked for once each."""
     n = len(table)
-    found = Bounds(np.full(n, np.inf), np.ones(n), np.full(n, np.inf), np.zeros(n, dtype=np.intp), [], [])
-    reductions = _Reductions(cluster)
-    known: dict[Hashable, Microbatch | None] = {}
-    for rows in _groups(table, cluster):
-        found.group[rows] = len(found.ends)
-        plan = table.plan(int(rows[0]))
-        samples = int(table.samples[rows[0]])
-        key = microbatch_key(plan, samples)
-        if key not in known:
-            known[key] = source.microbatch(plan, samples)
-        microbatch = known[key]
-        found.microbatches.append(microbatch)
-        if microbatch is None:
-            found.ends.append(None)
-            continue
-        try:
-            ends = cut_ends(microbatch.columns, plan, cluster, training=training)
-            _bound(found, table, rows, plan, microbatch, ends, cluster, reductions, training)
-        except InvalidPlan:
-            ends = None
-        found.ends.append(ends)
+    found = Bounds(
+        np.full(n, np.inf),
+        np.ones(n),
+        np.full(n, np.inf),
+        np.full(n, -1, dtype=np.intp),
+        cuts.ends,
+        cuts.microbatches,
+    )
+    for rows in _groups(table.pp, table.virtual_stages, table.schedule):
+        _bound_shape(found, table, rows, cuts)
     return found
 
 
@@ -79,145 +80,269 @@ def microbatch_key(plan: Plan, samples: int) -> Hashable:
     return plan.tp, plan.cp, plan.ep, plan.sequence_parallel, plan.recompute, samples, put_off
 
 
-def _groups(table: PlanTable, cluster: ClusterSpec) -> Iterator[NDArray[np.intp]]:
-    """Rows whose ranks, cuts and links between stages are the same."""
-    stride = table.tp * table.cp * table.dp
-    per_node = cluster.devices_per_node
-    inside, apart = stride * table.pp <= per_node, stride % per_node == 0
-    # Stages of one node, each on nodes of its own, or in a pattern that the stride makes.
-    reach = np.where(inside, 0, np.where(apart, -1, stride))
-    keys = [table.tp, table.cp, table.ep, table.sequence_parallel, table.samples, table.recompute]
-    keys += [table.pp, table.schedule, table.virtual_stages, reach]
-    code = np.zeros(len(table), dtype=np.int64)
+def _groups(*keys: NDArray[np.int64]) -> list[Rows]:
+    """Rows that agree in all keys."""
+    code = np.zeros(len(keys[0]), dtype=np.int64)
     for key in keys:
         values, index = np.unique(key, return_inverse=True)
         code = code * len(values) + index
     order = np.argsort(code, kind="stable")
-    cuts = np.flatnonzero(np.diff(code[order])) + 1
-    yield from np.split(order, cuts)
+    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
 
 
-def _bound(
-    found: Bounds,
+@dataclass(frozen=True, slots=True)
+class _Piecewise:
+    """A microbatch with its costs as one matrix: (9, k) by piece, and messages near and far, (2, k)."""
+
+    microbatch: Microbatch
+    matrix: FloatArray
+    sends: FloatArray
+    cut_s: FloatArray
+
+
+class Cuts:
+    """Microbatches of one model, job and cluster cut into virtual stages, each made once.
+
+    With them remembered, bounds are array operations alone.
+    """
+
+    def __init__(self, source: CostSource, cluster: ClusterSpec, training: bool) -> None:
+        self._source, self.cluster, self.training = source, cluster, training
+        self._pieces: dict[Hashable, _Piecewise | None] = {}
+        self._known: dict[Hashable, int] = {}
+        self._replicas: dict[Hashable, tuple[Replicas, float, float]] = {}
+        self.ends: list[IntArray] = []
+        self.microbatches: list[Microbatch] = []
+        self.sums: list[FloatArray] = []
+        self.sends: list[FloatArray] = []
+
+    def number(self, table: PlanTable, row: int, shape: PipelineShape) -> int:
+        """The place in the lists of a candidate's cut; -1 where the graph cannot be split or cut so."""
+        key = (
+            *(int(axis[row]) for axis in (table.tp, table.cp, table.ep, table.sequence_parallel)),
+            int(table.recompute[row]),
+            int(table.samples[row]),
+            shape.splits_backward,
+        )
+        cut_key = key, shape.stages, shape.chunks
+        if cut_key not in self._known:
+            try:
+                made = self._made(key, table.plan(row), int(table.samples[row]), shape)
+            except InvalidPlan:
+                made = -1
+            self._known[cut_key] = made
+        return self._known[cut_key]
+
+    def replicas(self, tp: int, cp: int, ep: int, dp: int, zero: int) -> tuple[Replicas, float, float]:
+        """Who averages dense gradients, and what one more bucket costs to average and to gather at least."""
+        key = tp, cp, ep, dp, zero
+        if key not in self._replicas:
+            found = replicas_of(Plan(tp=tp, cp=cp, ep=ep, dp=dp, zero=zero), self.cluster)
+            gather_s = float(found.gather_s(_TINY, self.cluster)[0]) if zero else 0.0
+            self._replicas[key] = found, float(found.reduce_s(_TINY, self.cluster)[0]), gather_s
+        return self._replicas[key]
+
+    def _made(self, key: Hashable, plan: Plan, samples: int, shape: PipelineShape) -> int:
+        if key not in self._pieces:
+            microbatch = self._source.microbatch(plan, samples)
+            self._pieces[key] = None if microbatch is None else self._piecewise(microbatch, plan)
+        pieces = self._pieces[key]
+        if pieces is None or shape.virtual_stages > pieces.matrix.shape[1]:
+            return -1
+        costs = pieces.matrix[FORWARD] + (pieces.matrix[BACKWARD] if self.training else 0.0)
+        ends = balanced_chunks(costs, pieces.cut_s, shape.stages, shape.chunks)
+        begins = np.concatenate([[0], ends[:-1]])
+        self.ends.append(ends)
+        self.microbatches.append(pieces.microbatch)
+        self.sums.append(np.add.reduceat(pieces.matrix, begins, axis=1))
+        sends = pieces.sends[:, ends - 1].copy()
+        sends[:, -1] = 0.0
+        self.sends.append(sends)
+        return len(self.ends) - 1
+
+    def _piecewise(self, microbatch: Microbatch, plan: Plan) -> _Piecewise:
+        rank = microbatch.columns
+        sends = [message_s(rank.crossing_bytes, far, plan, self.cluster) for far in (False, True)]
+        matrix = np.stack(
+            [
+                rank.forward_s,
+                rank.backward_s,
+                rank.weight_s,
+                rank.parameter_bytes,
+                rank.parameter_bytes - rank.expert_bytes,
+                microbatch.kept_bytes,
+                *microbatch.weight_bytes,
+            ]
+        )
+        cost = cut_s(rank, plan, self.cluster, training=self.training)
+        return _Piecewise(microbatch, matrix, np.array(sends), cost)
+
+
+def _bound_shape(found: Bounds, table: PlanTable, rows: Rows, cuts: Cuts) -> None:
+    """All candidates of one number of stages and chunks and one schedule."""
+    cluster, training = cuts.cluster, cuts.training
+    shape = pipeline_shape(table.plan(int(rows[0])), training=training)
+    keys = (table.tp, table.cp, table.ep, table.sequence_parallel, table.samples, table.recompute)
+    number = np.empty(len(rows), dtype=np.intp)
+    for part in _groups(*(key[rows] for key in keys)):
+        number[part] = cuts.number(table, int(rows[part[0]]), shape)
+    rows, number = rows[number >= 0], number[number >= 0]
+    if not rows.size:
+        return
+    found.cut[rows] = number
+    used, index = np.unique(number, return_inverse=True)
+    sums = np.stack([cuts.sums[item] for item in used])[index]
+    sends = np.stack([cuts.sends[item] for item in used])[index]
+    times = _chunk_times(table, rows, sums, sends, cluster, shape)
+    found.time_s[rows] = _time(table, rows, sums, times, cuts, used, index, shape)
+    kernels = np.array([float(_kernels(cuts.microbatches[item], training)) for item in used])[index]
+    step = np.array([float(cuts.microbatches[item].columns.optimizer_s[0]) for item in used])[index]
+    shards = np.where(table.zero[rows] > 0, table.dp[rows] * table.cp[rows], 1)
+    found.kernel_s[rows] = (table.microbatches[rows] * kernels + training * step / shards) / shape.stages
+    factor = np.array([cuts.microbatches[item].memory_factor for item in used])[index]
+    found.peak_bytes[rows] = factor * _peak(table, rows, sums, shape)
+
+
+def _kernels(microbatch: Microbatch, training: bool) -> float:
+    return float(microbatch.columns.kernel_s[: 2 if training else 1].sum())
+
+
+def _chunk_times(
     table: PlanTable,
-    rows: NDArray[np.intp],
-    plan: Plan,
-    microbatch: Microbatch,
-    ends: IntArray,
+    rows: Rows,
+    sums: FloatArray,
+    sends: FloatArray,
     cluster: ClusterSpec,
-    reductions: _Reductions,
-    training: bool,
-) -> None:
-    rank, pp, m = microbatch.columns, plan.pp, table.microbatches[rows]
-    # ZeRO-3 only adds to the costs of whole replicas.
-    whole = Plan(
-        dp=plan.dp,
-        tp=plan.tp,
-        pp=pp,
-        cp=plan.cp,
-        ep=plan.ep,
-        sequence_parallel=plan.sequence_parallel,
-        microbatches=plan.microbatches,
-        schedule=plan.schedule,
-        virtual_stages=plan.virtual_stages,
-    )
-    stages = stage_costs(rank, ends, whole, cluster, None, None, training=training)
-    shape = pipeline_shape(whole, training=training)
-    count = len(rows)
-    path_s = lower_bound_s(shape, _repeated(stages, count), m)
-    every = held_bytes(rank, ends, pp)
-    held = by_stage(np.add.reduceat(every, stages.begins), pp)
-    dense = by_stage(np.add.reduceat(every - rank.expert_bytes, stages.begins), pp)
-    total = max(float(rank.parameter_bytes.sum()), 1.0)
-    zero, shards = table.zero[rows], table.dp[rows] * table.cp[rows]
-    share = np.where(zero > 0, shards, 1)
-    step_s = float(rank.optimizer_s.sum()) / total if training else 0.0
-    # The stage with the most weights: its own path, its gradients, its step.
-    heavy = int(held.argmax())
-    busy = by_stage(stages.forward_s + stages.backward_s + stages.weight_s, pp)
-    head = float((stages.forward_s + stages.send_forward_s)[:pp][:heavy].sum())
-    own_s = head + m * busy[heavy]
-    if training:
-        backward = float(by_stage(stages.backward_s + stages.weight_s, pp)[heavy])
-        reduce_s, gather_s = reductions.times(table, rows, float(dense[heavy]))
-        if shape.chunks == 1:
-            own_s = own_s + np.maximum(0.0, np.where(zero == 3, 0.0, reduce_s - backward))
-        own_s = own_s + np.where((zero == 1) | (zero == 2), gather_s, 0.0)
-        # ZeRO-3 gathers before each pass and reduces after it, at best all of it beside the kernels.
-        forward = float(by_stage(stages.forward_s, pp)[heavy])
-        shared = np.maximum(forward, gather_s) + np.maximum(backward, reduce_s)
-        own_s = np.where(zero == 3, np.maximum(own_s, head + m * shared), own_s)
-        own_s = own_s + step_s * held[heavy] / share
-        path_s = path_s + step_s * held[0] / share
-    found.time_s[rows] = np.maximum(path_s, own_s)
-    kernels = m * float(stages.kernel_s.sum()) / pp
-    found.kernel_s[rows] = kernels + (float(rank.optimizer_s[0]) / share / pp if training else 0.0)
-    found.peak_bytes[rows] = _peak(microbatch, ends, shape, table, rows, training)
-
-
-def _repeated(stages: StageCosts, count: int) -> ChunkTimes:
-    one = stages.chunk_times()
-    return ChunkTimes(*(np.repeat(getattr(one, name), count, axis=0) for name in one.__dataclass_fields__))
-
-
-def _peak(
-    microbatch: Microbatch,
-    ends: IntArray,
     shape: PipelineShape,
+) -> ChunkTimes:
+    """(n, virtual stages) durations; messages cross nodes where those of the first ranks do."""
+    stage = np.arange(shape.virtual_stages) % shape.stages
+    stride = (table.tp * table.cp * table.dp)[rows][:, None]
+    node = stage * stride // cluster.devices_per_node
+    following = (stage + 1) % shape.stages * stride // cluster.devices_per_node
+    send = np.where(node != following, sends[:, 1], sends[:, 0]) * (shape.stages > 1)
+    back = np.zeros_like(send)
+    back[:, 1:] = send[:, :-1]
+    weight = sums[:, WEIGHT] if shape.splits_backward else np.zeros_like(send)
+    backward = sums[:, BACKWARD] - weight if shape.training else np.zeros_like(send)
+    return ChunkTimes(sums[:, FORWARD], backward, weight, send, back)
+
+
+def _time(
     table: PlanTable,
-    rows: NDArray[np.intp],
-    training: bool,
+    rows: Rows,
+    sums: FloatArray,
+    times: ChunkTimes,
+    cuts: Cuts,
+    used: Rows,
+    index: Rows,
+    shape: PipelineShape,
 ) -> FloatArray:
-    """(n,) weights, and activations of all microbatches in flight but the one that computes."""
-    begins = np.concatenate([[0], ends[:-1]]).astype(np.intp)
-    weight, gradient, state = (
-        by_stage(np.add.reduceat(row, begins), shape.stages) for row in microbatch.weight_bytes
-    )
+    m, p, every = table.microbatches[rows], shape.stages, np.arange(len(rows))
+    path_s = lower_bound_s(shape, times, m)
+    by_stage = sums.reshape(*sums.shape[:2], -1, p).sum(axis=2)
+    # The stage with the most weights: its own path, its gradients, its step.
+    heavy = by_stage[:, DENSE].argmax(axis=1)
+    dense, forward = by_stage[every, DENSE, heavy], by_stage[every, FORWARD, heavy]
+    head = np.cumsum(times.forward[:, :p] + times.send_forward[:, :p], axis=1)
+    head = np.where(heavy > 0, head[every, heavy - 1], 0.0)
+    largest = np.array([_largest(cuts.microbatches[item]) for item in used])[index]
+    reduce_s, gather_s = _exchanges(table, rows, dense, largest, cuts)
+    zero = table.zero[rows]
+    if not shape.training:
+        gathered = np.maximum(forward, gather_s)
+        own = head + m * np.where(zero == 3, gathered, forward)
+        return np.asarray(np.maximum(path_s, own))
+    backward = by_stage[every, BACKWARD, heavy]
+    own = head + m * (forward + backward)
+    # From the first gradient on that can be averaged, backward passes of other chunks remain.
+    passes = sums[:, BACKWARD].reshape(len(rows), -1, p)[every, :, heavy]
+    remaining = passes[:, -1] + np.minimum(p, m) * passes[:, :-1].sum(axis=1)
+    own += np.where(zero < 3, np.maximum(0.0, reduce_s - remaining), 0.0)
+    own += np.where((zero == 1) | (zero == 2), gather_s, 0.0)
+    # ZeRO-3 gathers before each pass and reduces after it, at best all of it beside the kernels.
+    shared = np.maximum(forward, gather_s) + np.maximum(backward, reduce_s)
+    if p == 1:
+        shared = np.maximum(shared, _piece_by_piece(table, rows, cuts, used, index))
+    own = np.where(zero == 3, np.maximum(own, head + m * shared), own)
+    total = np.array([max(1.0, float(cuts.microbatches[i].columns.parameter_bytes.sum())) for i in used])
+    step = np.array([float(cuts.microbatches[i].columns.optimizer_s.sum()) for i in used])
+    shards = np.where(zero > 0, table.dp[rows] * table.cp[rows], 1)
+    per_byte = (step / total)[index] / shards
+    # The path through all stages ends on the first one.
+    path_s = path_s + per_byte * by_stage[:, PARAMETERS, 0]
+    return np.asarray(np.maximum(path_s, own + per_byte * by_stage[every, PARAMETERS, heavy]))
+
+
+def _piece_by_piece(table: PlanTable, rows: Rows, cuts: Cuts, used: Rows, index: Rows) -> FloatArray:
+    """(n,) one microbatch of the whole model under ZeRO-3, 0 elsewhere: every piece has its own exchanges.
+
+    The first gathering and the last reduction run beside nothing, and the last piece keeps its weights.
+    """
+    found = np.zeros(len(rows))
+    shared = np.flatnonzero(table.zero[rows] == 3)
+    if not shared.size:
+        return found
+    keys = (table.tp, table.cp, table.ep, table.dp)
+    for part in _groups(*(key[rows[shared]] for key in keys), index[shared].astype(np.int64)):
+        mine = shared[part]
+        tp, cp, ep, dp = (int(key[rows[mine[0]]]) for key in keys)
+        rank = cuts.microbatches[used[index[mine[0]]]].columns
+        replicas, _, _ = cuts.replicas(tp, cp, ep, dp, 3)
+        gather = replicas.gather_s(rank.parameter_bytes - rank.expert_bytes, cuts.cluster)
+        reduce = replicas.reduce_s(rank.parameter_bytes - rank.expert_bytes, cuts.cluster)
+        forward, backward = float(rank.forward_s.sum()), float(rank.backward_s.sum())
+        again = float(gather[:-1].sum())
+        found[mine] = max(forward + float(gather[0]), float(gather.sum())) + max(
+            backward + float(reduce[0]), again + float(reduce.sum())
+        )
+    return found
+
+
+def _largest(microbatch: Microbatch) -> float:
+    """Bytes of the largest gradient, by which a bucket may exceed its size."""
+    return float(microbatch.columns.gradients.size_bytes.max(initial=0.0))
+
+
+def _exchanges(
+    table: PlanTable, rows: Rows, size_bytes: FloatArray, largest_bytes: FloatArray, cuts: Cuts
+) -> tuple[FloatArray, FloatArray]:
+    """((n,) to average gradients of these sizes, (n,) to gather weights), in as few buckets as can be."""
+    reduce_s, gather_s = np.zeros(len(rows)), np.zeros(len(rows))
+    keys = (table.tp, table.cp, table.ep, table.dp, table.zero)
+    for part in _groups(*(key[rows] for key in keys)):
+        tp, cp, ep, dp, zero = (int(key[rows[part[0]]]) for key in keys)
+        if dp * cp == 1:
+            continue
+        replicas, reduce_more_s, gather_more_s = cuts.replicas(tp, cp, ep, dp, zero)
+        more = np.zeros(len(part))
+        if zero < 3:
+            more = np.maximum(0.0, np.floor(size_bytes[part] / (_BUCKET_BYTES + largest_bytes[part])) - 1)
+        reduce_s[part] = replicas.reduce_s(size_bytes[part], cuts.cluster) + more * reduce_more_s
+        if zero:
+            gather_s[part] = replicas.gather_s(size_bytes[part], cuts.cluster) + more * gather_more_s
+    return reduce_s, gather_s
+
+
+def _peak(table: PlanTable, rows: Rows, sums: FloatArray, shape: PipelineShape) -> FloatArray:
+    """(n,) weights, and activations of all microbatches in flight when the last one has run forward."""
+    p = shape.stages
+    by_stage = sums[:, HELD:].reshape(len(rows), 3, -1, p).sum(axis=2)
     zero, m = table.zero[rows][:, None], table.microbatches[rows][:, None]
     shards = (table.dp[rows] * table.cp[rows])[:, None]
-    peak = weight / np.where(zero == 3, shards, 1)
-    if not training:
+    peak = by_stage[:, 0] / np.where(zero == 3, shards, 1)
+    if not shape.training:
         return np.asarray(peak.max(axis=1))
-    peak = peak + state / np.where(zero >= 1, shards, 1)
-    peak = peak + np.where(m > 1, gradient / np.where(zero >= 2, shards, 1), 0.0)
-    kept = np.add.reduceat(microbatch.kept_bytes, begins).reshape(-1, shape.stages).min(axis=0)
-    stage = np.arange(shape.stages)
+    peak = peak + by_stage[:, 2] / np.where(zero >= 1, shards, 1)
+    peak = peak + np.where(m > 1, by_stage[:, 1] / np.where(zero >= 2, shards, 1), 0.0)
+    kept = sums[:, KEPT].reshape(len(rows), -1, p).min(axis=1)
+    stage = np.arange(p)
     if shape.schedule is Schedule.GPIPE:
-        others = m - 1 + 0 * stage
+        in_flight = m + 0 * stage
     elif shape.splits_backward:
-        others = np.minimum(shape.stages, m) - 1 + 0 * stage
+        in_flight = np.minimum(p, m) + 0 * stage
     elif shape.chunks == 1:
-        others = np.minimum(shape.stages - stage, m) - 1
+        in_flight = np.minimum(p - stage, m)
     else:
-        warm_up = 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * shape.stages
-        others = np.minimum(warm_up + 1, m * shape.chunks) - 1
-    return np.asarray((peak + others * kept).max(axis=1))
-
-
-class _Reductions:
-    """Time to average and to gather weights of some size by who takes part; asked in bulk."""
-
-    def __init__(self, cluster: ClusterSpec) -> None:
-        self._cluster = cluster
-        self._known: dict[Hashable, tuple[float, float]] = {}
-
-    def times(
-        self, table: PlanTable, rows: NDArray[np.intp], size_bytes: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """((n,) reduce, (n,) gather) seconds."""
-        columns = (table.tp, table.cp, table.ep, table.dp, table.zero)
-        keys = np.stack([column[rows] for column in columns], axis=1)
-        unique, index = np.unique(keys, axis=0, return_inverse=True)
-        found = np.array([self._time(tuple(key), size_bytes) for key in unique.tolist()])
-        return found[index.ravel(), 0], found[index.ravel(), 1]
-
-    def _time(self, key: tuple[int, ...], size_bytes: float) -> tuple[float, float]:
-        known = self._known.get((key, size_bytes))
-        if known is None:
-            tp, cp, ep, dp, zero = key
-            replicas = replicas_of(Plan(tp=tp, cp=cp, ep=ep, dp=dp, zero=zero), self._cluster)
-            size = np.array([size_bytes])
-            reduce_s = float(replicas.reduce_s(size, self._cluster)[0]) if replicas.count > 1 else 0.0
-            gather_s = float(replicas.gather_s(size, self._cluster)[0]) if zero else 0.0
-            known = self._known[key, size_bytes] = reduce_s, gather_s
-        return known
+        in_flight = np.minimum(2 * (p - stage - 1) + (shape.chunks - 1) * p + 1, m * shape.chunks)
+    return np.asarray((peak + in_flight * kept).max(axis=1))

@@ -16,11 +16,12 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.compose.plan_time import plan_total_s
+from predictor.compose.averaging import StageBuckets
+from predictor.compose.plan_time import plan_buckets, plan_total_s
 from predictor.errors import DoesNotFit, InvalidPlan
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.plan import Plan
-from predictor.search.bounds import Bounds, bounds
+from predictor.search.bounds import Bounds, Cuts, bounds
 from predictor.search.source import CostSource, Outcome
 from predictor.search.space import Facts, PlanTable, SearchSpace, candidates
 from predictor.units import format_bytes
@@ -129,19 +130,20 @@ def search(
     space: SearchSpace,
     facts: Facts,
     source: CostSource,
-    cluster: ClusterSpec,
+    cuts: Cuts,
     capacity_bytes: float,
     goal: Goal,
 ) -> SearchResult:
     """The best plans of `space`.
 
     Args:
-        capacity_bytes: what tensors may take of a device.
+        cuts: those of `source`; what it remembers need not be made again.
+        capacity_bytes: what tensors and the allocator may take of a device.
 
     Raises InvalidPlan when the space is empty, DoesNotFit when no candidate fits in memory and deadline.
     """
     table = candidates(space, facts)
-    found = bounds(table, source, cluster, training=facts.training)
+    found = bounds(table, cuts)
     possible = np.isfinite(found.time_s)
     if not possible.any():
         raise InvalidPlan(
@@ -152,7 +154,7 @@ def search(
     if goal.deadline_s is not None:
         fits &= found.time_s <= goal.deadline_s
     rows = np.flatnonzero(fits)
-    pricing = _Pricing(table, found, source, cluster, facts.training, goal)
+    pricing = _Pricing(table, found, source, cuts.cluster, facts.training, goal)
     best = pricing.best(rows)
     if not best:
         smallest = float(found.peak_bytes[possible].min())
@@ -183,6 +185,7 @@ class _Pricing:
         self._cluster, self._training, self._goal = cluster, training, goal
         self._times: dict[int, float] = {}
         self._fits: dict[int, bool] = {}
+        self._buckets: dict[int, StageBuckets] = {}
         self._devices = table.devices
 
     @property
@@ -241,20 +244,20 @@ class _Pricing:
         return self._times[row]
 
     def _exact_time(self, row: int) -> float:
-        group = int(self._bounds.group[row])
-        microbatch, ends = self._bounds.microbatches[group], self._bounds.ends[group]
-        if microbatch is None or ends is None:
-            return np.inf
+        cut = int(self._bounds.cut[row])
+        microbatch, ends = self._bounds.microbatches[cut], self._bounds.ends[cut]
         plan = self._table.plan(row)
-        return plan_total_s(microbatch.columns, ends, plan, self._cluster, training=self._training)
+        if cut not in self._buckets:
+            self._buckets[cut] = plan_buckets(microbatch.columns, ends, plan)
+        return plan_total_s(
+            microbatch.columns, ends, self._buckets[cut], plan, self._cluster, training=self._training
+        )
 
     def _value(self, row: int) -> float:
         time_s = self._time(row)
         energy = 0.0
         if self._goal.needs_energy and np.isfinite(time_s):
-            group = int(self._bounds.group[row])
-            microbatch = self._bounds.microbatches[group]
-            assert microbatch is not None
+            microbatch = self._bounds.microbatches[int(self._bounds.cut[row])]
             wait = time_s / float(self._bounds.kernel_s[row])
             power_w = float(np.interp(wait, microbatch.waits, microbatch.power_w))
             energy = power_w * time_s * float(self._devices[row])
@@ -265,9 +268,8 @@ class _Pricing:
         if deadline is not None and self._time(row) > deadline:
             return False
         if row not in self._fits:
-            group = int(self._bounds.group[row])
-            ends = self._bounds.ends[group]
-            self._fits[row] = ends is not None and self._source.fits(self._table.plan(row), ends)
+            ends = self._bounds.ends[int(self._bounds.cut[row])]
+            self._fits[row] = self._source.fits(self._table.plan(row), ends)
         return self._fits[row]
 
     def _least_energy_j(self, rows: NDArray[np.intp]) -> FloatArray:
@@ -275,12 +277,10 @@ class _Pricing:
         found = np.zeros(len(rows))
         if not self._goal.needs_energy:
             return found
-        groups = self._bounds.group[rows]
-        for group in np.unique(groups):
-            microbatch = self._bounds.microbatches[int(group)]
-            mine = np.flatnonzero(groups == group)
-            if microbatch is None:
-                continue
+        cuts = self._bounds.cut[rows]
+        for cut in np.unique(cuts):
+            microbatch = self._bounds.microbatches[int(cut)]
+            mine = np.flatnonzero(cuts == cut)
             waits, power_w = microbatch.waits, microbatch.power_w
             least = np.minimum.accumulate((waits * power_w)[::-1])[::-1]
             kernel_s = self._bounds.kernel_s[rows[mine]]

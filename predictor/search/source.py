@@ -23,6 +23,7 @@ class Microbatch:
         columns: its costs by piece.
         kept_bytes: (k,) activations that each piece keeps for backward.
         weight_bytes: (3, k) weights, gradients and optimizer state by piece; dense and experts' together.
+        memory_factor: what an allocator takes over what tensors need, at least 1.
         waits, power_w: (p,) lengths of an iteration over its kernels' time, ascending, and the mean draw of a
             device then; empty where energy is not asked for.
     """
@@ -30,6 +31,7 @@ class Microbatch:
     columns: RankCosts
     kept_bytes: FloatArray
     weight_bytes: FloatArray
+    memory_factor: float
     waits: FloatArray
     power_w: FloatArray
 
