@@ -10,7 +10,7 @@ offset, shrunk to zero the more the fewer rows it has; a job of no known source 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any
@@ -125,12 +125,11 @@ class StepSpreads:
 class StepCorrection:
     """Corrects composed times of plans. Immutable after loading; safe to share between threads."""
 
-    def __init__(
-        self, booster: Any, mean_log: float, offsets: Mapping[str, float], spreads: StepSpreads
-    ) -> None:
+    def __init__(self, booster: Any, mean_log: float, general: Sequence[str], spreads: StepSpreads) -> None:
+        """`general`: columns that the trees may read."""
         self._booster = booster
         self._mean_log = mean_log
-        self._offsets = offsets
+        self._general = np.isin(np.array(COLUMNS), general)
         self._spreads = spreads
 
     @classmethod
@@ -153,21 +152,19 @@ class StepCorrection:
 
     @classmethod
     def _of(cls, params: Mapping[str, Any], booster: Any) -> StepCorrection:
-        return cls(booster, params["mean_log"], params["offsets"], StepSpreads(**params["spreads"]))
+        return cls(booster, params["mean_log"], params["general"], StepSpreads(**params["spreads"]))
 
-    def corrected(self, facts: StepFacts, *, tuned: bool = False, source: str = "") -> Corrected:
-        """The factor for one iteration; `source` names a publisher whose habits are known."""
+    def corrected(self, facts: StepFacts, *, tuned: bool = False) -> Corrected:
+        """The factor for one iteration of a job of no known source."""
         table = columns_of(facts, tuned=tuned)[None, :]
-        log_factor = float(self.log_factors(table)[0]) + self._offsets.get(source, 0.0)
-        known = source in self._offsets
+        log_factor = float(self.log_factors(table)[0])
         return Corrected(
             factor=float(np.exp(np.clip(log_factor, -LIMIT_LOG, LIMIT_LOG))),
-            log_spread=self._spreads.known_source if known else self._spreads.new_source,
+            log_spread=self._spreads.new_source,
         )
 
     def log_factors(self, table: FloatArray) -> FloatArray:
         """(n,) log factors of (n, COLUMNS), without offsets of sources."""
-        return np.asarray(
-            self._mean_log + np.asarray(self._booster.inplace_predict(table), dtype=np.float64),
-            dtype=np.float64,
-        )
+        known = np.where(self._general, table, 0.0)
+        trees = np.asarray(self._booster.inplace_predict(known), dtype=np.float64)
+        return np.asarray(self._mean_log + trees, dtype=np.float64)

@@ -31,8 +31,8 @@ from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer
 
 if TYPE_CHECKING:
-    from predictor.features.thin import ThinGraph
     from predictor.api.predictor import Predictor
+    from predictor.features.thin import ThinGraph
     from predictor.models.bundle import Bundle
 
 _PRICING = ("op_time", "step_time", "kernel_time")

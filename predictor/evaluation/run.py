@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from predictor.api import Predictor
+from predictor.api.distributed_training import published_table
 from predictor.errors import AccuracyGateFailed, InvalidData, UnknownName
 from predictor.evaluation import (
     architectures,
     configs,
     distributed,
+    distributed_published,
     energy,
     memory,
     neusight,
@@ -183,8 +185,12 @@ def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationR
     published = distributed.read_korthikanti(data_root(options.root) / "curated")
     scored = distributed.score(published, Predictor.load(options.bundle), progress)
     formulas, tables = architectures.architecture_rows()
-    rows = [*distributed.distributed_rows(scored), *formulas]
-    return rows, [distributed.distributed_table(scored), *tables]
+    table = published_table(
+        data_root(options.root), options.corpus, Bundle.load(options.bundle), progress=progress
+    )
+    published, by_source = distributed_published.published_rows(table)
+    rows = [*distributed.distributed_rows(scored), *published, *formulas]
+    return rows, [distributed.distributed_table(scored), *by_source, *tables]
 
 
 def _sources(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
