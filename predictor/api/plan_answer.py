@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from predictor.api.answer import prediction_of
 from predictor.compose.energy import slowdown_under_cap
+from predictor.compose.interval import log_interval
 from predictor.compose.memory import compose_memory
 from predictor.compose.plan_cost import (
     MicrobatchCosts,
@@ -13,11 +16,13 @@ from predictor.compose.plan_cost import (
     compose_plan_energy,
     microbatch_costs,
 )
-from predictor.compose.time import ProgramCosts
+from predictor.compose.step_facts import step_facts
+from predictor.compose.time import ProgramCosts, TimeCost
 from predictor.compose.timeline import Timeline, timeline
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import MemoryModel
 from predictor.models.power import PowerModel
+from predictor.models.step_correction import StepCorrection
 from predictor.parallel.memory_stages import RankMemory
 from predictor.parallel.rank_program import RankProgram
 from predictor.request import PredictionRequest
@@ -41,6 +46,7 @@ class Pricing:
 
     memory: MemoryModel
     power: PowerModel
+    correction: StepCorrection | None = None
 
     def microbatch(self, resolved: Resolved) -> MicrobatchCosts:
         """Costs of one microbatch of a rank."""
@@ -67,6 +73,7 @@ class Pricing:
         request, rank, device = resolved.request, resolved.rank, resolved.device
         plan, microbatch = request.plan, self.microbatch(resolved)
         time, found = compose_plan(microbatch, plan, resolved.cluster, training=request.mode is Mode.TRAIN)
+        time = self._corrected(resolved, time)
         memory = compose_memory(
             rank.program,
             device,
@@ -96,6 +103,22 @@ class Pricing:
             device=device,
             cluster=resolved.cluster,
             bundle_id=bundle_id,
+        )
+
+    def _corrected(self, resolved: Resolved, time: TimeCost) -> TimeCost:
+        """`time` times what published runs teach, all parts alike; training on several devices only."""
+        plan = resolved.request.plan
+        if self.correction is None or plan.device_count == 1 or resolved.request.mode is not Mode.TRAIN:
+            return time
+        program, costs = resolved.rank.program, resolved.costs
+        copies = np.ones(len(program.ops))
+        facts = step_facts(program, costs, copies, time, plan, resolved.device, resolved.cluster)
+        found = self.correction.corrected(facts)
+        return replace(
+            time,
+            iteration=log_interval(time.iteration.value * found.factor, found.log_spread),
+            breakdown_s={name: part * found.factor for name, part in time.breakdown_s.items()},
+            device_busy_s=time.device_busy_s * found.factor,
         )
 
     def timeline(self, resolved: Resolved) -> Timeline:

@@ -34,6 +34,7 @@ from predictor.models.network_calibration import NetworkCalibration, stored_netw
 from predictor.models.op_time import OpTimeModel
 from predictor.models.power import PowerModel
 from predictor.models.power_profile import JobProfile
+from predictor.models.step_correction import StepCorrection
 from predictor.models.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
@@ -79,7 +80,7 @@ class Predictor:
         self._step_time = StepTimeModel.from_bundle(bundle)
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
-        self._pricing = Pricing(self._memory, self._power)
+        self._pricing = Pricing(self._memory, self._power, StepCorrection.from_bundle(bundle))
         self._sources = GraphSources()
         # By size, so that large models cannot fill the memory: with the graphs about 150 MB when full.
         self._programs: Memo[Hashable, Program] = Memo(100_000, lambda program: len(program.ops))
