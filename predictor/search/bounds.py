@@ -269,8 +269,9 @@ def _time(
     step = np.array([float(cuts.microbatches[i].columns.optimizer_s.sum()) for i in used])
     shards = np.where(zero > 0, table.dp[rows] * table.cp[rows], 1)
     per_byte = (step / total)[index] / shards
-    # The path through all stages ends on the first one.
-    path_s = path_s + per_byte * by_stage[:, PARAMETERS, 0]
+    # The path through all stages ends on the first one; with weight gradients put off, on any.
+    held = by_stage[:, PARAMETERS]
+    path_s = path_s + per_byte * (held.min(axis=1) if shape.splits_backward else held[:, 0])
     return np.asarray(np.maximum(path_s, own + per_byte * by_stage[every, PARAMETERS, heavy]))
 
 
