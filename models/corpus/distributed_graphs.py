@@ -7,7 +7,7 @@ model's own configuration. Hybrids of state-space layers and attention have no b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ def build(recipe: Recipe) -> bytes:
 
 
 def _config(recipe: Recipe) -> Mapping[str, Any]:
-    common = {
+    common: dict[str, Any] = {
         "num_hidden_layers": recipe.layers,
         "hidden_size": recipe.width,
         "intermediate_size": recipe.hidden,
@@ -72,7 +72,8 @@ def _config(recipe: Recipe) -> Mapping[str, Any]:
         "num_experts_per_tok": recipe.chosen,
         "moe_intermediate_size": recipe.expert_hidden,
     }
-    return common | (mixture if recipe.experts else {}) | _CONFIGS[recipe.style](recipe)
+    own = _CONFIGS[recipe.style](recipe)
+    return {**common, **(mixture if recipe.experts else {}), **own}
 
 
 def _llama(recipe: Recipe) -> Mapping[str, Any]:
@@ -118,13 +119,8 @@ def _deepseek(recipe: Recipe) -> Mapping[str, Any]:
     }
 
 
-_CONFIGS = {
-    "llama": _llama,
-    "gpt-gqa": _gqa,
-    "qwen3-moe": _qwen3,
-    "gpt-oss-moe": _gpt_oss,
-    "deepseek-mla-moe": _deepseek,
-    "t5": lambda recipe: {
+def _t5(recipe: Recipe) -> Mapping[str, Any]:
+    return {
         "model_type": "t5",
         "d_model": recipe.width,
         "d_kv": 64,
@@ -132,5 +128,14 @@ _CONFIGS = {
         "num_layers": recipe.layers,
         "num_heads": recipe.heads,
         "feed_forward_proj": "gated-gelu",
-    },
+    }
+
+
+_CONFIGS: Mapping[str, Callable[[Recipe], Mapping[str, Any]]] = {
+    "llama": _llama,
+    "gpt-gqa": _gqa,
+    "qwen3-moe": _qwen3,
+    "gpt-oss-moe": _gpt_oss,
+    "deepseek-mla-moe": _deepseek,
+    "t5": _t5,
 }
