@@ -17,6 +17,7 @@ from predictor.compose.plan_cost import MicrobatchCosts, compose_plan_energy
 from predictor.compose.rank_costs import IntArray, repeated
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
+from predictor.features.recompute import replayed_nodes
 from predictor.parallel.memory_stages import RankMemory
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
@@ -24,7 +25,7 @@ from predictor.search.bounds import Cuts, microbatch_key
 from predictor.search.search import Goal, SearchResult, search
 from predictor.search.source import Microbatch, Outcome
 from predictor.search.space import Facts, SearchSpace, default_space
-from predictor.types import Mode, Prediction
+from predictor.types import Mode, Prediction, Recompute
 
 # An iteration lasts from as long as its kernels to this many times as long; the power of a device is tabled
 # at so many lengths between.
@@ -193,6 +194,7 @@ class PlanSource:
             devices=cluster.device_count,
             per_node=cluster.devices_per_node,
             training=request.mode is Mode.TRAIN,
+            selective=bool(replayed_nodes(graph, Recompute.SELECTIVE)),
         )
 
 

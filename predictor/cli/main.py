@@ -22,6 +22,7 @@ from predictor.cli import (
     evaluate,
     explain,
     graph,
+    plan,
     predict,
     profile,
     serve,
@@ -120,6 +121,7 @@ app.command("predict")(predict.predict)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("explain")(explain.explain)
+app.command("plan")(plan.plan)
 app.add_typer(graph.app, name="graph")
 app.add_typer(devices.app, name="devices")
 app.command("serve")(serve.serve)

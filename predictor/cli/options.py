@@ -16,6 +16,7 @@ from predictor.cli.plan_options import PlanFlags
 
 if TYPE_CHECKING:
     from predictor.hardware.spec import ClusterSpec, DeviceSpec
+    from predictor.parallel.plan import Plan
     from predictor.protocol import Forecaster
     from predictor.request import GraphSource, PredictionRequest
 
@@ -182,7 +183,7 @@ OutFile: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class _JobFlags:
+class UnplannedJobFlags:
     """What is asked of the model, besides batch, precision and plan."""
 
     mode: ModeOption = "infer"
@@ -196,10 +197,11 @@ class _JobFlags:
     power_limit: PowerLimit = None
     strict: Strict = False
 
+    def plan(self) -> Plan:
+        """One device."""
+        from predictor.parallel.plan import Plan
 
-@dataclass(frozen=True, kw_only=True)
-class JobFlags(PlanFlags, _JobFlags):
-    """What is asked of the model, besides batch and precision."""
+        return Plan()
 
     def request(
         self, graph: GraphSource, device: str, batch: int | None, precision: str
@@ -225,6 +227,11 @@ class JobFlags(PlanFlags, _JobFlags):
             power_limit_w=self.power_limit,
             strict=self.strict,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFlags(PlanFlags, UnplannedJobFlags):
+    """What is asked of the model, besides batch and precision."""
 
 
 @dataclass(frozen=True, slots=True)

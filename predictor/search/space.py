@@ -30,6 +30,7 @@ class Facts:
         batch: samples per iteration over all devices. layers: repeated layers, 0 where none repeat.
         pieces: places where stages can begin. experts: experts of each mixture, 0 without any.
         devices: of the cluster. per_node: devices of a node.
+        selective: whether selective recomputation would run anything again.
     """
 
     batch: int
@@ -39,6 +40,7 @@ class Facts:
     devices: int
     per_node: int
     training: bool
+    selective: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,11 @@ def default_space(facts: Facts, max_devices: int | None = None) -> SearchSpace:
         zero=(0, 1, 2, 3) if training else (0, 3),
         samples=tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= facts.batch) or (facts.batch,),
         schedules=_PIPELINES if training else (Schedule.ONE_F_ONE_B,),
-        recompute=tuple(Recompute) if training else (Recompute.NONE,),
+        recompute=tuple(
+            kind
+            for kind in (Recompute if training else (Recompute.NONE,))
+            if facts.selective or kind is not Recompute.SELECTIVE
+        ),
     )
 
 
