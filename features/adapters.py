@@ -34,6 +34,10 @@ BLOCK_BITS: Mapping[str, float] = {
 }
 """Bits that a weight of a product takes, scales included (bitsandbytes; GPTQ's groups for int4)."""
 
+# bitsandbytes' products hold on to what they read (MatMul4Bit, MatMul8bitLt: ctx.tensors); GPTQ's widen with
+# plain operators, and the product keeps the widened weight.
+_KEEP_INPUTS, _KEEP_WEIGHTS = frozenset({"nf4", "nf4-dq", "int8"}), frozenset({"int4"})
+
 # Ops that a product's result passes on its way to an attention: shapes, positions, norms of heads, biases.
 _PASSED = frozenset(
     {
@@ -55,6 +59,9 @@ class Adapters:
         dropout: adapters drop some of their input, and keep a mask and what is left.
         quantize: a key of BLOCK_BITS, or None.
         trained: further roles whose own weights are trained: of ROLES, or `embedding`.
+        wide: adapters are FP32 whatever the activations are, as under autocast.
+        copies: what is trained is a copy beside the frozen weights (PEFT's modules_to_save).
+        quantized_head: the head is in blocks, too.
 
     Raises InvalidRequest or UnknownName.
     """
@@ -64,6 +71,9 @@ class Adapters:
     dropout: bool = True
     quantize: str | None = None
     trained: frozenset[str] = frozenset()
+    wide: bool = False
+    copies: bool = False
+    quantized_head: bool = False
 
     def __post_init__(self) -> None:
         if self.rank:
@@ -74,9 +84,10 @@ class Adapters:
             object.__setattr__(self, name, _words(getattr(self, name), name))
         if self.quantize is not None and self.quantize not in BLOCK_BITS:
             raise UnknownName.among("quantize", str(self.quantize), BLOCK_BITS)
-        if not self.rank and not self.trained:
+        if not self.rank and not self.trained and not self.quantize:
             raise InvalidRequest(
-                "adapters: rank is 0 and nothing else is trained; give a rank, or roles to train",
+                "adapters: rank is 0, nothing else is trained and nothing quantised; give a rank, roles to "
+                "train, or a format of frozen weights",
                 field="adapters.rank",
             )
 
@@ -106,13 +117,18 @@ def adapt(graph: Graph, adapters: Adapters) -> Graph:
         )
     values = dict(graph.values)
     parameters = set(trained)
-    buffers = (graph.buffers | graph.parameters) - trained
+    buffers = set((graph.buffers | graph.parameters) - trained)
+    if adapters.copies:
+        for name in trained:
+            values[f"{name}.frozen"] = replace(values[name], name=f"{name}.frozen")
+            buffers.add(f"{name}.frozen")
     nodes: list[Node] = []
     for index, node in enumerate(graph.nodes):
         role = roles.get(index)
         frozen = role is not None and node.inputs[1] not in trained
-        if frozen and adapters.quantize and role != "head":
+        if frozen and adapters.quantize and (role != "head" or adapters.quantized_head):
             node = _in_blocks(node, values, adapters.quantize)
+            buffers.add(node.inputs[3])
         if index not in chosen or not adapters.rank:
             nodes.append(node)
             continue
@@ -160,10 +176,19 @@ def _results(graph: Graph) -> set[str]:
     found = set(graph.outputs)
     for node in reversed(graph.nodes):
         is_loss = node.op_type in ("SoftmaxCrossEntropyLoss", "TokenLoss", "NegativeLogLikelihoodLoss")
-        passes = node.op_type in ("Reshape", "Cast", "Slice", "Transpose", "LogSoftmax", "Mul", "Tanh", "Div")
+        passes = node.op_type in _AFTER_SCORES
         if is_loss or (passes and not found.isdisjoint(node.outputs)):
             found.add(node.inputs[0])
     return found
+
+
+# Between the scores of words and the loss or the output.
+_AFTER_SCORES = frozenset(
+    {
+        *("Reshape", "Cast", "Slice", "Split", "Contiguous", "Transpose", "LogSoftmax", "Mul", "Tanh", "Div"),
+        *("Concat", "Flatten", "Squeeze", "Unsqueeze", "Identity"),
+    }
+)
 
 
 def _attention_input(graph: Graph, node: Node, products: Mapping[int, Node]) -> str:
@@ -244,7 +269,8 @@ def _in_blocks(node: Node, values: dict[str, Value], quantize: str) -> Node:
     scales = f"{weight.name}.scales"
     size = round(weight.elements * (bits - stored.bits) / DType.INT8.bits)
     values[scales] = Value(scales, (max(1, size),), DType.INT8)
-    attributes: dict[str, Attribute] = {**node.attributes}
+    attributes: dict[str, Attribute] = {**node.attributes, "keeps_input": int(quantize in _KEEP_INPUTS)}
+    attributes["keeps_weight"] = int(quantize in _KEEP_WEIGHTS)
     return Node(
         node.name,
         "BlockLinear",
@@ -266,8 +292,9 @@ def _with_adapter(
         values[f"{stem}.{name}"] = Value(f"{stem}.{name}", shape, dtype or out.dtype)
         return f"{stem}.{name}"
 
-    down = made("adapter.a", (data.shape[-1], adapters.rank))
-    up = made("adapter.b", (adapters.rank, out.shape[-1]))
+    stored = DType.FLOAT32 if adapters.wide else None
+    down = made("adapter.a", (data.shape[-1], adapters.rank), stored)
+    up = made("adapter.b", (adapters.rank, out.shape[-1]), stored)
     plain = made("frozen", out.shape)
     narrow = made("adapter.narrow", (*out.shape[:-1], adapters.rank))
     wide, scaled = made("adapter.wide", out.shape), made("adapter.scaled", out.shape)

@@ -251,7 +251,10 @@ def block_linear(op: OpView) -> tuple[OpWork, ...]:
 
 @BACKWARD_RULES.register("perfcast", "BlockLinear")
 def block_linear_backward(op: OpView) -> Backward:
-    """Widened once more for the data's gradient; the blocks have none, and nothing else is kept."""
+    """Widened once more for the data's gradient, unless the widened weight was kept; the blocks have none.
+
+    `keeps_input`: the data is kept, though nothing reads it. `keeps_weight`: the widened weight is.
+    """
     if not op.wants_gradient(0):
         return Backward()
     m, n, k = _linear_sizes(op)
@@ -264,4 +267,7 @@ def block_linear_backward(op: OpView) -> Backward:
         compute=op.matrix_compute(0),
         phase=Phase.BACKWARD,
     )
-    return Backward((_widening(op, Phase.BACKWARD), product), (op.input(1).name,))
+    kept = (op.input(1).name, *([op.input(0).name] if op.integer("keeps_input") else ()))
+    if op.integer("keeps_weight"):
+        return Backward((product,), kept, _widened(op).size_bytes)
+    return Backward((_widening(op, Phase.BACKWARD), product), kept)

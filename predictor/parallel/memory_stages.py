@@ -215,7 +215,7 @@ def _stage(
     held = memory.timeline.held
     inputs = float(sum(held.input_bytes)) if stage == 0 else 0.0
     fixed = {
-        "parameters": weights.weights + held.buffer_bytes,
+        "parameters": weights.weights + held.buffer_bytes - memory.weights.frozen_bytes,
         "optimizer_state": weights.state,
         "communication_buffers": weights.buffers,
     }

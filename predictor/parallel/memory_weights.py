@@ -36,11 +36,13 @@ class PieceWeights:
         names: per piece, the weights that it reads.
         sizes: per weight (bytes of weight, of gradient, of state, is an expert's).
         is_layer: (k,) whether the piece is a repeated layer.
+        frozen_bytes: of weights that are not trained (the graph's buffers); `sizes` has them, too.
     """
 
     names: tuple[frozenset[str], ...]
     sizes: dict[str, tuple[float, float, float, bool]]
     is_layer: NDArray[np.bool_]
+    frozen_bytes: float = 0.0
 
     def stage_sum(self, pieces: Sequence[int]) -> FloatArray:
         """(3, 2) bytes of weights, gradients and state of a stage of these pieces: dense, and experts'."""
@@ -72,7 +74,8 @@ def piece_weights(rank: RankProgram, timeline: MemoryTimeline) -> PieceWeights:
     begin = 0
     for end in pieces.ends:
         read = {name for node in pieces.nodes[begin:end] for name in node.inputs if name}
-        names.append(frozenset().union(*(pieces.weight_roots.get(name, frozenset()) for name in read)))
+        roots = (pieces.weight_roots.get(name, frozenset()) for name in read)
+        names.append(frozenset(read & rank.graph.buffers).union(*roots))
         begin = end
     unread = rank.graph.parameters - frozenset().union(*names)
     names[0] |= unread
@@ -85,9 +88,11 @@ def piece_weights(rank: RankProgram, timeline: MemoryTimeline) -> PieceWeights:
         )
         for name in rank.graph.parameters
     }
+    frozen = frozenset().union(*names) & rank.graph.buffers
+    sizes |= {name: (float(values[name].size_bytes), 0.0, 0.0, False) for name in frozen}
     counts = Counter(pieces.repeats)
     is_layer = np.array([counts[repeat] > 1 for repeat in pieces.repeats], dtype=bool)
-    return PieceWeights(tuple(names), sizes, is_layer)
+    return PieceWeights(tuple(names), sizes, is_layer, sum(sizes[name][0] for name in frozen))
 
 
 @dataclass(frozen=True, slots=True)
