@@ -65,6 +65,7 @@ class Pricing:
             runtime=request.runtime,
             plan=request.plan,
             cluster=resolved.cluster,
+            device=resolved.device,
             slowdown=slowdown,
         )
 

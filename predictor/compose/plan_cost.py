@@ -19,6 +19,7 @@ from predictor.compose.time import (
 )
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.power import PowerModel
+from predictor.parallel.offload import host_links
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
 from predictor.types import Coverage, Recompute, Runtime
@@ -62,6 +63,7 @@ def microbatch_costs(
     runtime: Runtime,
     plan: Plan,
     cluster: ClusterSpec | None,
+    device: DeviceSpec | None = None,
     slowdown: float = 1.0,
 ) -> MicrobatchCosts:
     """Costs of one microbatch; launch gaps stretch all kernels evenly."""
@@ -77,12 +79,14 @@ def microbatch_costs(
     )
     kernels = sum(alone.breakdown_s[name] for name in _KERNEL_PARTS)
     stretch = alone.iteration.value / kernels if kernels else 1.0
-    columns = rank_costs(rank, costs.time_s * slowdown, stretch, plan, cluster)
+    host = host_links(plan, device, cluster) if device is not None and plan.offload else None
+    columns = rank_costs(rank, costs.time_s * slowdown, stretch, plan, cluster, host)
     exchange_s = sum(float(values.sum()) for values in columns.exchange_s.values())
     if trains and stretch > 1 and exchange_s:
         # The host launches ahead while ranks exchange.
         stretch = max(1.0, stretch - exchange_s / kernels)
-        columns = rank_costs(rank, costs.time_s * slowdown, stretch, plan, cluster)
+        host = host_links(plan, device, cluster) if device is not None and plan.offload else None
+    columns = rank_costs(rank, costs.time_s * slowdown, stretch, plan, cluster, host)
     return MicrobatchCosts(alone, columns)
 
 

@@ -31,11 +31,12 @@ from predictor.compose.stage_costs import (
 )
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import GroupShape, collective_time_s, sent_bytes
+from predictor.parallel.offload import host_step_s
 from predictor.parallel.pipeline import PipelineTimes, pipeline_times
 from predictor.parallel.placement import group_place
 from predictor.parallel.plan import Plan
 from predictor.parallel.zero import Replicas, replicas_of
-from predictor.types import Schedule
+from predictor.types import Offload, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ def plan_time(rank: RankCosts, plan: Plan, cluster: ClusterSpec | None, *, train
     critical = int(done_s.argmax())
     busy_s = by_stage(plan.microbatches * (stages.forward_s + stages.backward_s + stages.weight_s), plan.pp)
     parts = _breakdown(rank, stages, found, plan, critical, busy_s, float(without.stage_end_s[0, critical]))
-    held = _held(rank, stages, plan, dense, experts) if training else np.zeros(1)
+    on_device = training and Offload.OPTIMIZER not in plan.offload
+    held = _held(rank, stages, plan, dense, experts) if on_device else np.zeros(1)
     kernels = plan.microbatches * stages.kernel_s.sum() + rank.optimizer_s[0] * held.sum()
     return PlanTime(
         total_s=fsum(parts.values()),
@@ -188,7 +190,10 @@ def stage_ends(
     shared = tied > 0
     if shared.any():
         reduced = np.where(shared, reduced[shared].max(), reduced)
-    optimizer = rank.optimizer_s.sum() * by_stage(_held(rank, stages, plan, dense, experts), plan.pp)
+    held = by_stage(_held(rank, stages, plan, dense, experts), plan.pp)
+    optimizer = rank.optimizer_s.sum() * held
+    if Offload.OPTIMIZER in plan.offload and rank.host is not None:
+        optimizer = host_step_s(held * rank.parameter_bytes.sum(), rank.state_per_byte, rank.host)
     return StageEnds(end_s, reduced, tied, _partial_s(rank, stages, plan, cluster), optimizer, gather)
 
 
@@ -264,7 +269,8 @@ def _breakdown(
         return m * float(by_stage(values, plan.pp)[stage])
 
     step = float(ends.optimizer_s[stage])
-    gap_share = float(rank.optimizer_s[1] / rank.optimizer_s.sum()) if step else 0.0
+    on_device = step > 0 and Offload.OPTIMIZER not in plan.offload
+    gap_share = float(rank.optimizer_s[1] / rank.optimizer_s.sum()) if on_device else 0.0
     idle = float(ends.pipeline_s[stage] - busy_s[stage])
     bubble = min(max(0.0, without_messages_s - float(busy_s[stage])), idle)
     parts = {
@@ -276,6 +282,8 @@ def _breakdown(
         "communication": mine(stages.shared_wait_s)
         + float(ends.reduced_s[stage] - ends.pipeline_s[stage] + ends.tied_s[stage] + ends.gather_s[stage]),
     }
+    if plan.offload:
+        parts["offload"] = mine(stages.offload_wait_s)
     for group, values in stages.exchange_s.items():
         name = EXCHANGE_NAMES.get(group, f"{group}_communication")
         parts[name] = parts.get(name, 0.0) + mine(values.sum(axis=0))

@@ -19,10 +19,12 @@ from predictor.features.layers import Segments
 from predictor.features.work import Collective, OpInstance, OpWork, Phase, Program, Transfer
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import collective_time_s
+from predictor.parallel.memory_stages import RankMemory
+from predictor.parallel.offload import HostLinks
 from predictor.parallel.placement import group_place
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
-from predictor.types import Schedule
+from predictor.types import Offload, Schedule
 
 IntArray = NDArray[np.intp]
 
@@ -57,6 +59,8 @@ class RankCosts:
         optimizer_s: (2,) step over all weights: kernels, gaps.
         tied: (pieces, bytes) of each weight that several pieces read.
         partial_bytes: by group, gradients by piece that its ranks sum besides the replicas.
+        kept_bytes: activations that each piece keeps for backward, where the plan keeps them elsewhere.
+        state_per_byte: optimizer state over weights. host: the link to what lives outside the device.
     """
 
     forward_s: FloatArray
@@ -73,6 +77,9 @@ class RankCosts:
     gradients: Gradients
     tied: tuple[tuple[tuple[int, ...], float], ...]
     partial_bytes: Mapping[str, FloatArray] = field(default_factory=dict)
+    kept_bytes: FloatArray | None = None
+    state_per_byte: float = 0.0
+    host: HostLinks | None = None
 
     @property
     def pieces(self) -> int:
@@ -129,11 +136,19 @@ def repeated(columns: RankCosts, rows: IntArray) -> RankCosts | None:
         ),
         tied=tuple((tuple(place[piece] for piece in pieces), size) for pieces, size in columns.tied),
         partial_bytes={group: values[rows] for group, values in columns.partial_bytes.items()},
+        kept_bytes=None if columns.kept_bytes is None else columns.kept_bytes[rows],
+        state_per_byte=columns.state_per_byte,
+        host=columns.host,
     )
 
 
 def rank_costs(
-    rank: RankProgram, kernel_s: FloatArray, stretch: float, plan: Plan, cluster: ClusterSpec | None
+    rank: RankProgram,
+    kernel_s: FloatArray,
+    stretch: float,
+    plan: Plan,
+    cluster: ClusterSpec | None,
+    host: HostLinks | None = None,
 ) -> RankCosts:
     """Costs of one microbatch of `rank`.
 
@@ -141,6 +156,7 @@ def rank_costs(
         kernel_s: (ops,) device time of each op, exchanges 0.
         stretch: factor on device time that accounts for the host's launches.
         plan, cluster: where the groups of the exchanges lie.
+        host: needed for plans that keep something outside the device.
     """
     program, pieces = rank.program, rank.pieces
     phases = np.array([_PHASES[op.work.phase] for op in program.ops], dtype=np.intp)
@@ -181,6 +197,9 @@ def rank_costs(
         gradients=_gradients(program, spent_s, phases, piece, count, rank.experts),
         tied=tied,
         partial_bytes=_partial_bytes(rank, piece, count),
+        kept_bytes=_kept_bytes(rank, count) if Offload.ACTIVATIONS in plan.offload else None,
+        state_per_byte=program.memory.optimizer_state_bytes / max(1, program.memory.parameter_bytes),
+        host=host,
     )
 
 
@@ -335,3 +354,8 @@ def _partial_bytes(rank: RankProgram, piece: IntArray, count: int) -> dict[str, 
         for group in rank.partial.get(gradient.parameter, ()):
             found.setdefault(group, np.zeros(count))[piece[gradient.op_index]] += gradient.size_bytes
     return found
+
+
+def _kept_bytes(rank: RankProgram, count: int) -> FloatArray:
+    memory = RankMemory(rank)
+    return np.array([memory.chunk(piece, piece + 1, offloaded=False).kept_bytes for piece in range(count)])

@@ -11,13 +11,14 @@ from predictor.compose.rank_costs import IntArray, RankCosts
 from predictor.errors import InvalidPlan
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import GroupShape, collective_time_s
+from predictor.parallel.offload import HostLinks, pass_waits_s
 from predictor.parallel.pipeline import ChunkTimes
 from predictor.parallel.placement import boundary_crosses_node, group_place
 from predictor.parallel.plan import Plan
 from predictor.parallel.schedule import PipelineShape
 from predictor.parallel.stages import balanced_chunks
 from predictor.parallel.zero import Replicas, ShardedPass, sharded_pass
-from predictor.types import Schedule
+from predictor.types import Offload, Schedule
 
 _ONE_LINK = GroupShape(2, 1, 2, 2)
 _TWO_NODES = GroupShape(1, 2, 1, 2)
@@ -35,7 +36,7 @@ class StageCosts:
         kernel_s, gap_s: (2, q) forward and backward parts. exchange_s: the same by group.
         shared_wait_s: (q,) waiting for weights or gradients under ZeRO-3; shared_s: exchanges of it, hidden
         ones included.
-        message_bytes: to the next virtual stage.
+        message_bytes: to the next virtual stage. offload_wait_s: waiting for copies of what lives elsewhere.
     """
 
     ends: IntArray
@@ -50,6 +51,7 @@ class StageCosts:
     shared_wait_s: FloatArray
     shared_s: FloatArray
     message_bytes: FloatArray
+    offload_wait_s: FloatArray
 
     @property
     def begins(self) -> IntArray:
@@ -157,6 +159,10 @@ def stage_costs(
         weight = np.zeros(len(ends))
     if not training:
         backward = np.zeros(len(ends))
+    copies = np.zeros((2, len(ends)))
+    if plan.offload and rank.host is not None:
+        copies = _copies(rank, forward, backward, begins, ends, plan, rank.host, dense)
+        forward, backward = forward + copies[0], backward + copies[1] * training
     phases = np.array([[1.0], [1.0 if training else 0.0]])
     return StageCosts(
         ends=ends,
@@ -171,7 +177,29 @@ def stage_costs(
         shared_wait_s=wait,
         shared_s=shared,
         message_bytes=message,
+        offload_wait_s=copies[: 2 if training else 1].sum(axis=0),
     )
+
+
+def _copies(
+    rank: RankCosts,
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    begins: IntArray,
+    ends: IntArray,
+    plan: Plan,
+    host: HostLinks,
+    dense: Replicas | None,
+) -> FloatArray:
+    """(2, q) waiting for copies in the forward and the backward pass of one microbatch."""
+    none = np.zeros(len(ends))
+    shards = dense.shards if dense is not None else 1
+    held = np.add.reduceat(held_bytes(rank, ends, plan.pp), begins)
+    kept = none if rank.kept_bytes is None else np.add.reduceat(rank.kept_bytes, begins)
+    # A rank fetches its own shard; the others' come over the links between devices.
+    weights = held / (shards if plan.zero == 3 else 1) if Offload.PARAMETERS in plan.offload else none
+    gradients = held / (shards if plan.zero >= 2 else 1) if Offload.OPTIMIZER in plan.offload else none
+    return np.array(pass_waits_s(forward_s, backward_s, kept, weights, gradients, host))
 
 
 def _messages(

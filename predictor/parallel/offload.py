@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from predictor.hardware.links import pcie_bytes_per_s
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
-from predictor.types import Offload, OffloadTarget
+from predictor.types import OffloadTarget
+
+FloatArray = NDArray[np.float64]
 
 # Copies from pinned memory reach 12.3 of 15.75 GB/s on PCIe 3 x16 and 25 of 31.5 on PCIe 4.
 _COPY_FRACTION = 0.8
@@ -49,6 +54,35 @@ def host_links(plan: Plan, device: DeviceSpec, cluster: ClusterSpec | None) -> H
     return HostLinks(copy, step)
 
 
-def offloads(plan: Plan, what: Offload) -> bool:
-    """Whether `plan` keeps this elsewhere."""
-    return what in plan.offload
+def pass_waits_s(
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    kept_bytes: FloatArray,
+    weight_bytes: FloatArray,
+    gradient_bytes: FloatArray,
+    links: HostLinks,
+) -> tuple[FloatArray, FloatArray]:
+    """(forward, backward) seconds that the device waits for copies beside its kernels, array by array.
+
+    Forward sends activations out and takes weights in; backward takes both in and sends gradients out. The
+    two directions of the link do not disturb one another.
+
+    Args:
+        kept_bytes, weight_bytes, gradient_bytes: what travels in a pass; 0 where it stays on the device.
+    """
+    rate = links.copy_bytes_per_s
+    forward = np.maximum(kept_bytes, weight_bytes) / rate
+    backward = np.maximum(kept_bytes + weight_bytes, gradient_bytes) / rate
+    return np.maximum(0.0, forward - forward_s), np.maximum(0.0, backward - backward_s)
+
+
+def host_step_s(weight_bytes: FloatArray, state_per_byte: float, links: HostLinks) -> FloatArray:
+    """Time of the host's step over these weights, and of sending them back to the device.
+
+    The step reads weights, gradients and states, and writes all but the gradients.
+
+    Args:
+        state_per_byte: bytes of optimizer state per byte of weights, 2 for Adam.
+    """
+    traffic = (3.0 + 2.0 * state_per_byte) * weight_bytes
+    return traffic / links.step_bytes_per_s + weight_bytes / links.copy_bytes_per_s

@@ -20,6 +20,7 @@ _WORDS: Mapping[str, str] = {
     "ep_communication": "exchanges of experts",
     "pp_communication": "messages between stages",
     "pipeline_bubble": "pipeline bubbles",
+    "offload": "waiting for the host's memory",
 }
 # Parts below this share of the difference are left out.
 _NOTABLE = 0.15

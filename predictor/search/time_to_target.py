@@ -7,8 +7,8 @@ replica adds devices without a larger batch: on M N devices it beats N M replica
 
     SU_M > M * (SE_MN / SE_N) * (E_N / E_MN)
 
-SU_M is the speed-up of an iteration by M-way splitting, SE_N = T_1 / T_N the scaling efficiency of N replicas.
-Pal et al. 2019, "Optimizing multi-GPU parallelization strategies for deep learning training",
+SU_M is the speed-up of an iteration by M-way splitting, SE_N = T_1 / T_N how well N replicas scale. Pal et
+al. 2019, "Optimizing multi-GPU parallelization strategies for deep learning training",
 arXiv:1907.13257.
 """
 

@@ -224,3 +224,21 @@ def test_trace_and_page_show_every_stage(predictor: Predictor) -> None:
     assert "<model>" not in page
     assert page.count("<title>forward") == 8
     assert page.count('class="stage"') == 2
+
+
+def test_offloading_waits_for_the_host(predictor: Predictor) -> None:
+    plain = predictor.predict(request(dp=4, zero=2))
+    away = predictor.predict(request(dp=4, zero=2, offload="optimizer"))
+    parts = away.time_breakdown_s
+    assert sum(parts.values()) == pytest.approx(away.iteration_time_s.value, rel=1e-9)
+    # A quarter of GPT-2 on each of four devices: Adam moves seven tensors on the shared host, one comes back.
+    weights = 4 * read_graph(EXAMPLES / "gpt2.onnx", batch=1).parameter_count / 4
+    host, copy = 0.75 * 16 * 25.6e9 / 4, 0.8 * 31.508e9
+    assert parts["optimizer"] == pytest.approx(7 * weights / host + weights / copy, rel=1e-3)
+    assert parts["optimizer"] > plain.time_breakdown_s["optimizer"]
+    for what in ("parameters", "activations"):
+        answer = predictor.predict(request(microbatches=2, offload=what))
+        assert answer.time_breakdown_s["offload"] >= 0
+        assert (
+            answer.iteration_time_s.value >= predictor.predict(request(microbatches=2)).iteration_time_s.value
+        )
