@@ -20,3 +20,10 @@ def predictor_with(bundle: Bundle, replaced: Mapping[str, TrainedModel], folder:
     models = {name: replaced.get(name) or stored_model(bundle, name) for name in bundle.models}
     write_bundle(folder, models, {"derived_from": bundle.id})
     return Predictor.load(folder)
+
+
+def predictor_without(bundle: Bundle, name: str, folder: Path) -> Predictor:
+    """The public Predictor on `bundle` without one optional model; the new bundle is written to `folder`."""
+    models = {key: stored_model(bundle, key) for key in bundle.models if key != name}
+    write_bundle(folder, models, {"derived_from": bundle.id})
+    return Predictor.load(folder)

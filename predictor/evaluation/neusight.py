@@ -1,6 +1,7 @@
 """The end-to-end cells of NeuSight (ASPLOS'25), each predicted from a graph and a catalogue device.
 
-No end-to-end time is trained on; operator rows of five devices are. L4 and AMD appear here only.
+The bundle answers without its step model, so no end-to-end time was trained on; operator rows of five devices
+were. L4 and AMD have none.
 Training cells hold forward + backward without an optimizer step; fused cells ran compiled.
 """
 

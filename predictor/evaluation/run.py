@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from predictor.api import Predictor
 from predictor.api.distributed_training import published_table
@@ -19,6 +20,7 @@ from predictor.evaluation import (
     memory,
     neusight,
     onnx_node_tests,
+    plan_search,
     ops,
     ops_layer,
     time,
@@ -26,6 +28,7 @@ from predictor.evaluation import (
     torch_capture,
     whole_model_sources,
 )
+from predictor.evaluation.held_out import predictor_without
 from predictor.evaluation.report import Table, cells_table, write_report
 from predictor.evaluation.rows import EvaluationRow
 from predictor.files import write_whole
@@ -35,6 +38,7 @@ from predictor.models.corpus.build import Progress, build_corpus, data_root, mis
 from predictor.models.corpus.programs import build_programs
 from predictor.models.corpus.whole_model import whole_model_rows
 from predictor.models.op_time import OpTimeModel
+from predictor.models.step_time import MODEL_NAME as STEP_TIME
 from predictor.models.train import (
     KERNEL_POWER_SOURCE,
     KERNEL_SOURCES,
@@ -143,7 +147,10 @@ def _read_record(record: Path) -> dict[str, dict[str, float]]:
 
 def _neusight(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
     cells = neusight.read_cells(data_root(options.root) / "neusight")
-    scored = neusight.score_cells(cells, Predictor.load(options.bundle), progress)
+    # Whole-model labels of this source train the step model, which suite time scores without them.
+    with TemporaryDirectory() as folder:
+        predictor = predictor_without(Bundle.load(options.bundle), STEP_TIME, Path(folder) / "bundle")
+    scored = neusight.score_cells(cells, predictor, progress)
     return neusight.neusight_rows(scored), [cells_table(scored)]
 
 
@@ -189,8 +196,15 @@ def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationR
         data_root(options.root), options.corpus, Bundle.load(options.bundle), progress=progress
     )
     published, by_source = distributed_published.published_rows(table)
-    rows = [*distributed.distributed_rows(scored), *published, *formulas]
-    return rows, [distributed.distributed_table(scored), *by_source, *tables]
+    searched = plan_search.small_cases(Predictor.load(options.bundle), progress)
+    rows = [
+        *distributed.distributed_rows(scored),
+        *published,
+        *formulas,
+        *plan_search.search_rows(searched),
+    ]
+    searches = plan_search.search_table(searched)
+    return rows, [distributed.distributed_table(scored), *by_source, *tables, searches]
 
 
 def _sources(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
