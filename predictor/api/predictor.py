@@ -195,27 +195,35 @@ class Predictor:
 
         Raises as `predict`, InvalidPlan when nothing can be split so, DoesNotFit when no plan fits.
         """
-        from predictor.api.plan_search import PlanSource, search_plans
+        from predictor.api.plan_search import search_plans
         from predictor.search.search import Goal
 
         goal = goal or Goal()
+        source = self.plan_source(request, max_devices=max_devices, with_energy=goal.needs_energy)
+        return search_plans(source, goal, max_devices, space)
+
+    def plan_source(
+        self, request: PredictionRequest, *, max_devices: int | None = None, with_energy: bool = False
+    ) -> PlanSource:
+        """Costs of a request's model under any plan, remembered: what `search_plans` works with."""
+        from predictor.api.plan_search import PlanSource
+
         if request.batch is None:
             raise InvalidRequest("plan search: no batch is given; add --batch N", field="batch")
         asked = replace(request, plan=Plan())
         if asked.cluster is None:
             asked = replace(asked, cluster=_assumed_cluster(request, max_devices))
-        source = self._plan_sources.get_or(
-            (self._request_key(asked), goal.needs_energy),
+        return self._plan_sources.get_or(
+            (self._request_key(asked), with_energy),
             lambda: PlanSource(
                 asked,
                 self._pricing,
                 self.predict,
                 self._resolve_graph,
                 self._resolve_thin,
-                with_energy=goal.needs_energy,
+                with_energy=with_energy,
             ),
         )
-        return search_plans(source, goal, max_devices, space)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Predictor.load, (self._bundle.path,)

@@ -57,14 +57,7 @@ def request(model: str, batch: int = 8) -> PredictionRequest:
 
 
 def source_of(predictor: Predictor, asked: PredictionRequest) -> PlanSource:
-    return PlanSource(
-        asked,
-        predictor._pricing,
-        predictor.predict,
-        predictor._resolve_graph,
-        predictor._resolve_thin,
-        with_energy=False,
-    )
+    return predictor.plan_source(asked)
 
 
 @pytest.mark.parametrize("model", ["gpt2.onnx", "resnet50.onnx", "unet.onnx", "t5-small.json"])
