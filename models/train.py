@@ -26,6 +26,8 @@ from predictor.models.op_training import train_op_time
 from predictor.models.power import MODEL_NAME as POWER
 from predictor.models.power_rows import power_samples
 from predictor.models.power_training import train_power
+from predictor.models.serving import MODEL_NAME as SERVING
+from predictor.models.serving_training import serving_samples, train_serving
 from predictor.models.step_time import MODEL_NAME as STEP_TIME
 from predictor.models.step_training import step_tables, train_step_time
 
@@ -43,6 +45,8 @@ MEMORY_SOURCE = "gpumemnet"
 POWER_SOURCES = ("zeus-nsdi23", "gaissa-seaa2023-training")
 KERNEL_POWER_SOURCE = "aiconfigurator-power"
 """Judged by suite energy, which fits it anew; no answer reads kernel watts yet, so no bundle carries them."""
+SERVING_SOURCE = "ml-energy-leaderboard-v3"
+"""Served decoders; a corpus without them gives a bundle that answers no such question."""
 REQUIRED_SOURCES = (OP_SOURCE, *KERNEL_SOURCES, MEMORY_SOURCE, KERNEL_POWER_SOURCE, *POWER_SOURCES)
 """Without these no bundle is written."""
 
@@ -69,7 +73,7 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
     progress("bundle", 3, _STEPS)
     identity = write_bundle(
         out or DEFAULT_PATH,
-        {OP_TIME: op_time, MEMORY: memory, POWER: power, **step_time},
+        {OP_TIME: op_time, MEMORY: memory, POWER: power, **step_time, **_train_serving(corpus)},
         {
             "seed": seed,
             "sources": sources,
@@ -105,6 +109,12 @@ def _train_power(corpus: Path, op_time: OpTimeModel) -> TrainedModel:
 
     rows = pl.concat([read_source(corpus, source) for source in POWER_SOURCES])
     return train_power(power_samples(rows, op_time, find_device))
+
+
+def _train_serving(corpus: Path) -> dict[str, TrainedModel]:
+    if missing_sources(corpus, (SERVING_SOURCE,)):
+        return {}
+    return {SERVING: train_serving(serving_samples(read_source(corpus, SERVING_SOURCE)))}
 
 
 def _sources(corpus: Path) -> dict[str, Json]:

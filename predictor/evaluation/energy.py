@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from predictor.api import Predictor
 from predictor.evaluation.energy_caps import cap_cells, cap_rows
 from predictor.evaluation.energy_jobs import (
     GAISSA,
@@ -25,6 +26,8 @@ from predictor.evaluation.energy_jobs import (
     power_cells,
 )
 from predictor.evaluation.energy_kernels import kernel_power_rows
+from predictor.evaluation.energy_nodes import node_points, node_rows
+from predictor.evaluation.energy_serving import serving_rows
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows
 from predictor.features.work import Family
 from predictor.hardware.catalog import find_device
@@ -57,11 +60,15 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     cells += image_cells(image_runs(read_source(corpus, GAISSA), samples), samples)
     progress(SUITE, 4, _PARTS)
     kernels = kernel_power_rows(corpus)
+    progress(SUITE, 5, _PARTS)
+    served = serving_rows(corpus)
+    progress(SUITE, 6, _PARTS)
+    nodes = node_rows(node_points(corpus, Predictor.load(bundle.path)))
     progress(SUITE, _PARTS, _PARTS)
-    return [*kernels, *found, *job_rows(cells), *_limit_guess(samples)]
+    return [*kernels, *found, *job_rows(cells), *served, *nodes, *_limit_guess(samples)]
 
 
-_PARTS = 5
+_PARTS = 7
 
 
 def _device_cells(corpus: Path, rows: Any, bundle: Bundle) -> Iterator[JobCell]:

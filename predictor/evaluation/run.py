@@ -35,6 +35,7 @@ from predictor.files import write_whole
 from predictor.models.bundle import Bundle
 from predictor.models.corpus import neusight_cells, timm
 from predictor.models.corpus.build import Progress, build_corpus, data_root, missing_sources, silent
+from predictor.models.corpus.mlperf_power import SOURCE as NODE_SOURCE
 from predictor.models.corpus.programs import build_programs
 from predictor.models.corpus.whole_model import whole_model_rows
 from predictor.models.op_time import OpTimeModel
@@ -45,6 +46,7 @@ from predictor.models.train import (
     MEMORY_SOURCE,
     OP_SOURCE,
     POWER_SOURCES,
+    SERVING_SOURCE,
 )
 
 RECORD = Path(__file__).with_name("record.json")
@@ -170,7 +172,8 @@ def _memory(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
 
 
 def _energy(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
-    corpus = _corpus(options, (OP_SOURCE, KERNEL_POWER_SOURCE, *POWER_SOURCES), progress)
+    needed = (OP_SOURCE, KERNEL_POWER_SOURCE, SERVING_SOURCE, NODE_SOURCE, *POWER_SOURCES)
+    corpus = _corpus(options, needed, progress)
     return energy.energy_rows(corpus, Bundle.load(options.bundle), progress=progress), []
 
 

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from predictor.errors import InvalidRequest
+from predictor.hardware.catalog import find_device
+from predictor.models.llm_shape import LlmShape, llm_shape
+from predictor.models.power import idle_power_w
+from predictor.models.serving import ServingJob, ServingModel, step_work
+from predictor.models.serving_training import (
+    ServingSample,
+    fit_base,
+    published_shapes,
+    serving_samples,
+    train_serving,
+)
+
+H100 = find_device("h100-sxm-80gb")
+EIGHT = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def job(batch: int = 32, model: str = EIGHT, **options: object) -> ServingJob:
+    settings = {"devices": 1, "prompt_tokens": 250.0, "output_tokens": 400.0, **options}
+    return ServingJob(shape=published_shapes()[model], batch=batch, **settings)  # type: ignore[arg-type]
+
+
+def test_shapes_have_the_published_parameters() -> None:
+    path = Path("models/corpus/llm_configs.toml")
+    for entry in tomllib.loads(path.read_text(encoding="utf-8"))["config"]:
+        shape = llm_shape(entry["fields"])
+        total = shape.total_parameters - (shape.head_parameters if entry.get("tied") else 0)
+        assert total / 1e9 == pytest.approx(entry["parameters_billions"], rel=0.01), entry["id"]
+
+
+def test_cache_of_grouped_heads_windows_and_latents() -> None:
+    assert published_shapes()[EIGHT].cache_bytes(1000) == 1000 * 32 * 2 * 8 * 128 * 2
+    # DeepSeek-V3 keeps 512 + 64 numbers a layer.
+    assert published_shapes()["deepseek-ai/DeepSeek-V3.1"].cache_bytes(1) == 61 * 576 * 2
+    gemma = published_shapes()["google/gemma-3-27b-it"]
+    assert gemma.window_layers == 52
+    per_layer = 2 * 16 * 128 * 2
+    assert gemma.cache_bytes(8192) == (10 * 8192 + 52 * 1024) * per_layer
+
+
+def test_a_step_reads_what_it_must() -> None:
+    work = step_work(job(1), H100)
+    assert work.weights_s == pytest.approx(2 * 7.5e9 / 3.35e12, rel=0.01)
+    assert work.exchange_s == 0.0
+    two = step_work(job(1, devices=2), H100)
+    assert two.weights_s == pytest.approx(work.weights_s / 2)
+    assert two.exchange_s > 0
+    experts = "Qwen/Qwen3-30B-A3B"
+    few, many = step_work(job(1, experts), H100), step_work(job(64, experts), H100)
+    assert 4 < many.weights_s / few.weights_s < 12
+
+
+def test_the_cache_bounds_the_batch_and_weights_must_fit() -> None:
+    assert step_work(job(100_000), H100).batch < 1000
+    with pytest.raises(InvalidRequest, match="do not fit"):
+        step_work(job(1, "meta-llama/Llama-3.1-405B-Instruct"), H100)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"batch": 0}, "at least 1"),
+        ({"devices": 3, "replicas": 2}, "do not divide"),
+        ({"prompt_tokens": 0.0}, "above 0"),
+        ({"weight_bits": 4}, "8 or 16"),
+        ({"task": "poetry"}, "one of chat"),
+    ],
+)
+def test_bad_jobs_say_what_was_expected(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(InvalidRequest, match=problem):
+        job(**options)  # type: ignore[arg-type]
+
+
+def test_a_configuration_without_sizes_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="num_hidden_layers"):
+        llm_shape({"hidden_size": 8})
+    with pytest.raises(InvalidRequest, match="whole number"):
+        llm_shape({"num_hidden_layers": "many"})
+
+
+def samples() -> tuple[ServingSample, ...]:
+    """Two chips, three decoders, batches from 8 to 256; steps and watts obey one law."""
+    found = []
+    for chip in ("h100-sxm-80gb", "b200-sxm-180gb"):
+        device = find_device(chip)
+        for model in (EIGHT, "Qwen/Qwen3-14B", "Qwen/Qwen3-8B"):
+            for batch in (8, 16, 32, 64, 128, 256):
+                one = job(batch, model)
+                work = step_work(one, device)
+                step_s = 1.5 * (work.weights_s + work.cache_s) + 2 * work.prompts_s + 2e-3
+                power_w = device.tdp_w * min(0.95, 0.4 + 0.1 * np.log2(batch / 4))
+                joules = power_w * step_s / work.batch
+                found.append(ServingSample(one, work, device, step_s, power_w, joules, model, chip))
+    return tuple(found)
+
+
+@pytest.fixture(scope="module")
+def model() -> ServingModel:
+    return ServingModel.from_trained(train_serving(samples(), calibrate=False))
+
+
+def test_training_learns_the_law(model: ServingModel) -> None:
+    found = [model.raw(sample.job, sample.device) for sample in samples()]
+    errors = [abs(one["energy_j"] / s.energy_j - 1) for one, s in zip(found, samples(), strict=True)]
+    assert np.mean(errors) < 0.08
+
+
+def test_the_base_has_no_negative_weight() -> None:
+    assert (fit_base(samples()) >= 0).all()
+
+
+def test_an_answer_is_consistent(model: ServingModel) -> None:
+    answer = model.predict(job(64), H100)
+    assert answer.prefill_j + answer.decode_j == pytest.approx(answer.energy_per_request_j.value)
+    assert answer.energy_per_request_j.value == pytest.approx(400 * answer.energy_per_token_j.value)
+    assert idle_power_w(H100) <= answer.power_w.low <= answer.power_w.value <= answer.power_w.high
+    assert answer.tokens_per_s.value * answer.step_s.value == pytest.approx(answer.batch)
+    assert answer.known_device
+
+
+def test_a_larger_batch_makes_a_token_cheaper_and_a_longer_prompt_dearer(model: ServingModel) -> None:
+    few, many = (model.predict(job(batch), H100) for batch in (8, 128))
+    assert many.energy_per_token_j.value < 0.5 * few.energy_per_token_j.value
+    long = model.predict(job(8, prompt_tokens=4000.0), H100)
+    assert long.prefill_j / long.energy_per_request_j.value > few.prefill_j / few.energy_per_request_j.value
+
+
+def test_a_chip_nobody_measured_gets_the_base(model: ServingModel) -> None:
+    other = find_device("a100-sxm-80gb")
+    answer = model.predict(job(32), other)
+    assert not answer.known_device
+    assert idle_power_w(other) < answer.power_w.value <= other.tdp_w
+
+
+def test_rows_of_the_corpus_become_samples() -> None:
+    import polars as pl
+
+    facts = (
+        '{"batch":8,"devices":1,"expert_parallel":1,"output_tokens":400.0,"prompt_tokens":250.0,'
+        '"replicas":1,"task":"chat","tokens_per_s":1000.0,"weight_bits":16}'
+    )
+    rows = pl.DataFrame(
+        [(EIGHT, H100.id, facts, "average_power", 480.0), (EIGHT, H100.id, facts, "energy", 0.48)],
+        schema=("subject", "device", "configuration", "quantity", "value"),
+        orient="row",
+    )
+    (sample,) = serving_samples(rows)
+    assert (sample.power_w, sample.energy_j) == (480.0, 0.48)
+    assert sample.step_s == pytest.approx(8e-3)
+
+
+def test_a_shape_can_be_written_by_hand() -> None:
+    tiny = LlmShape(2, 64, 100, 2, 16384, 4, 16, 128, dense_parameters=50_000)
+    assert tiny.active_parameters == 2 * 16384 + 50_000 + 6400
+    assert replace(tiny, experts=0).touched_experts(10) == 0.0
