@@ -14,7 +14,7 @@ from predictor.errors import InvalidPlan
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow
 from predictor.features.architectures.gpt_megatron import MegatronConfig, megatron_gpt
-from predictor.features.architectures.residual import RESNETS, resnet
+from predictor.features.architectures.residual import RESNETS, resnet_family
 from predictor.models.corpus.build import Progress
 from predictor.request import PredictionRequest
 from predictor.search.search import SearchResult
@@ -54,7 +54,7 @@ def small_cases(predictor: Predictor, progress: Progress) -> list[SmallCase]:
     """Searches on one node, each checked against every plan of its space."""
     models = {
         "GPT, 8 layers": megatron_gpt(MegatronConfig(8, 1024, 16), sequence=512, flash=True),
-        "ResNet-50": resnet(RESNETS["resnet50"]),
+        "ResNet-50": resnet_family(RESNETS["resnet50"]),
     }
     found = []
     for number, (name, graph) in enumerate(models.items()):
