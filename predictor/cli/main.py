@@ -22,6 +22,7 @@ from predictor.cli import (
     evaluate,
     explain,
     graph,
+    llm_energy,
     plan,
     predict,
     profile,
@@ -130,6 +131,7 @@ app.command("train")(train.train)
 app.command("profile")(profile.profile)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
+study.app.command("llm-energy")(llm_energy.llm_energy)
 app.add_typer(study.app, name="study")
 app.command("doctor")(doctor.doctor)
 

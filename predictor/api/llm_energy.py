@@ -1,0 +1,95 @@
+"""Energy of served decoders: joules per request and token, prefill and decode apart, from a `config.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import InvalidBundle, InvalidInput
+from predictor.hardware.catalog import find_device
+from predictor.hardware.spec import DeviceSpec
+from predictor.models.bundle import Bundle
+from predictor.models.llm_shape import LlmShape, llm_shape
+from predictor.models.serving import MODEL_NAME, ServingAnswer, ServingJob, ServingModel
+from predictor.models.serving_training import published_shapes
+
+_LARGEST_FILE_BYTES = 4 * 2**20
+
+
+def find_llm(model: str | os.PathLike[str] | Mapping[str, Any]) -> LlmShape:
+    """The sizes of a decoder: of a published name, a `config.json` file, or its fields.
+
+    Raises InvalidInput when a file is no JSON object, InvalidRequest when a field is missing.
+    """
+    if isinstance(model, Mapping):
+        return llm_shape(model)
+    known = published_shapes().get(str(model))
+    return known if known is not None else llm_shape(_read_config(Path(model)))
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            raise InvalidInput(f"{path}: larger than any config.json; expected a few KB", file=path)
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        names = ", ".join(sorted(published_shapes())[:3])
+        raise InvalidInput(
+            f"{path}: cannot be read ({error.strerror}); expected a config.json, or a name such as {names}",
+            file=path,
+        ) from None
+    except ValueError as error:
+        raise InvalidInput(f"{path}: is no JSON ({error}); expected a config.json", file=path) from None
+    if not isinstance(content, dict):
+        raise InvalidInput(f"{path}: holds no object; expected the fields of a config.json", file=path)
+    return content
+
+
+def llm_energy(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    device: str | DeviceSpec,
+    *,
+    batch: int,
+    prompt_tokens: float,
+    output_tokens: float,
+    devices: int = 1,
+    replicas: int = 1,
+    expert_parallel: int = 1,
+    weight_bits: int = 16,
+    task: str = "chat",
+    bundle: str | Path | None = None,
+) -> ServingAnswer:
+    """What it takes to serve a decoder in batches of `batch` sequences.
+
+    Args:
+        model: published name, `config.json`, or its fields.
+        device: catalogue id or DeviceSpec; `devices` of them in one node.
+        batch: most sequences at once; fewer where the cache holds fewer.
+        prompt_tokens, output_tokens: means of a request.
+        replicas, expert_parallel, weight_bits, task: as in `ServingJob`.
+        bundle: trained models; None is the bundle that ships.
+
+    Raises InvalidInput (and its subclasses), InvalidBundle when the bundle serves no decoders.
+    """
+    spec = device if isinstance(device, DeviceSpec) else find_device(device)
+    job = ServingJob(
+        shape=find_llm(model),
+        devices=devices,
+        batch=batch,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        replicas=replicas,
+        expert_parallel=expert_parallel,
+        weight_bits=weight_bits,
+        task=task,
+    )
+    loaded = Bundle.load(bundle)
+    if MODEL_NAME not in loaded.models:
+        raise InvalidBundle(
+            f"{loaded.path}: holds no model of served decoders; run `perfcast train` on a corpus with "
+            "ml-energy-leaderboard-v3"
+        )
+    return ServingModel.from_bundle(loaded).predict(job, spec)
