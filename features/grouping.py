@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
+from predictor.errors import InvalidGraph
 from predictor.features.graph import Graph, Node, Value
 from predictor.features.op_view import OpView
 from predictor.features.ops.collectives import COLLECTIVE_OPS
@@ -57,7 +58,10 @@ def forward_work(
     constants: Mapping[str, tuple[int, ...]],
     opsets: Mapping[str, int],
 ) -> tuple[OpWork, ...] | None:
-    """Work by the registered rule: empty for views, None where no rule knows the op."""
+    """Work by the registered rule: empty for views, None where no rule knows the op or makes sense of it.
+
+    What makes no sense is told, with the node's name, when the program is built.
+    """
     opset = opsets.get(node.domain, 1)
     rule = WORK_RULES.get(node.domain, node.op_type, opset)
     if rule is None:
@@ -67,17 +71,13 @@ def forward_work(
         return tuple(values.get(name) if name else None for name in names)
 
     known = tuple(constants.get(name) for name in node.inputs)
-    return rule(
-        OpView(
-            node.domain,
-            node.op_type,
-            node.attributes,
-            typed(node.inputs),
-            typed(node.outputs),
-            opset,
-            known,
-        )
+    view = OpView(
+        node.domain, node.op_type, node.attributes, typed(node.inputs), typed(node.outputs), opset, known
     )
+    try:
+        return rule(view)
+    except (InvalidGraph, ArithmeticError, IndexError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _postponed_depths(graph: Graph, fusible: list[bool]) -> list[int]:

@@ -11,7 +11,15 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from predictor.errors import InvalidGraph
 from predictor.features.branches import open_body
-from predictor.features.control.walker import CONTROL_RULES, UNKNOWN, UNROLL_NODES, Walker, kept, stacked
+from predictor.features.control.walker import (
+    CONTROL_RULES,
+    UNKNOWN,
+    UNROLL_NODES,
+    Walker,
+    kept,
+    stacked,
+    whole_numbers,
+)
 from predictor.features.structure import Call
 from predictor.features.tensor_type import Container, TensorType, read_type
 from predictor.features.typed_model import TypedCall
@@ -20,11 +28,13 @@ from predictor.features.typed_model import TypedCall
 @CONTROL_RULES.register("", "Scan", since=9)
 def _scan(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[TypedCall] | None:
     body, scanned = attributes.get("body"), attributes.get("num_scan_inputs", 0)
-    if not isinstance(body, GraphProto) or not 1 <= scanned <= len(call.inputs):
+    if not isinstance(body, GraphProto) or not isinstance(scanned, int):
+        return None
+    if not 1 <= scanned <= len(call.inputs):
         return None
     state_count = len(call.inputs) - scanned
     states = [walk.types.get(name, UNKNOWN) for name in call.inputs[:state_count]]
-    axes = attributes.get("scan_input_axes", (0,) * scanned)
+    axes = whole_numbers(attributes, "scan_input_axes", (0,) * scanned)
     slices, length = [], None
     for name, axis in zip(call.inputs[state_count:], axes, strict=False):
         known = walk.types.get(name, UNKNOWN)
@@ -39,7 +49,7 @@ def _scan(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[Typed
     opened = open_body(body, walk.prefix(call))
     walk.types.update(zip(opened.inputs, [*states, *slices], strict=False))
     calls = walk.enter(opened)
-    places = attributes.get("scan_output_axes", (0,) * len(opened.outputs))
+    places = whole_numbers(attributes, "scan_output_axes", (0,) * len(opened.outputs))
     collected = [
         stacked(walk.types.get(name, UNKNOWN), length, axis)
         for name, axis in zip(opened.outputs[state_count:], places, strict=False)
@@ -51,7 +61,9 @@ def _scan(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[Typed
 def _batched_scan(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[TypedCall] | None:
     """Opset 8: (lengths, states [B, ...], inputs [B, L, ...]); the body sees one sample and one step."""
     body, scanned = attributes.get("body"), attributes.get("num_scan_inputs", 0)
-    if not isinstance(body, GraphProto) or not 1 <= scanned < len(call.inputs):
+    if not isinstance(body, GraphProto) or not isinstance(scanned, int):
+        return None
+    if not 1 <= scanned < len(call.inputs):
         return None
     operands = [walk.types.get(name, UNKNOWN) for name in call.inputs[1:]]
     first = operands[-scanned].shape

@@ -74,6 +74,14 @@ def scalar(walk: Walker, name: str) -> int | None:
     return None if array is None or array.size != 1 else int(array.ravel()[0])
 
 
+def whole_numbers(attributes: Mapping[str, Any], name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """A list of integers among the attributes; the default where it is absent or something else."""
+    found = attributes.get(name)
+    if not isinstance(found, tuple) or not all(isinstance(item, int) for item in found):
+        return default
+    return found
+
+
 def stacked(step: TensorType, count: int, axis: int) -> TensorType:
     """The results of all steps along a new axis."""
     if step.dims is None or step.container:

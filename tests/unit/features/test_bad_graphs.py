@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -463,3 +464,40 @@ def test_an_empty_input_with_huge_dimensions() -> None:
     b = GraphBuilder()
     x = b.input("x", (0, 2**40, 2**20))
     assert read_graph(b.build([b.relu(x)])).values["x"].elements == 0
+
+
+@pytest.mark.parametrize("runtime", list(Runtime))
+def test_operands_that_no_rule_can_price_are_named_whatever_fuses(runtime: Runtime) -> None:
+    axis = helper.make_tensor("axis", TensorProto.INT64, [], [7])
+    data = model_of([helper.make_node("CumSum", ["x", "axis"], ["y"], name="running")], initializers=(axis,))
+    with pytest.raises(InvalidGraph, match="running"):
+        build_program(
+            read_graph(data),
+            mode=Mode.INFER,
+            precision=Precision.FP32,
+            optimizer=Optimizer.NONE,
+            runtime=runtime,
+        )
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("num_scan_inputs", [1, 2]),
+        ("num_scan_inputs", "one"),
+        ("scan_input_axes", ["a"]),
+        ("scan_output_axes", 3),
+    ],
+)
+def test_attributes_of_a_scan_of_another_type(attribute: str, value: object) -> None:
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["part"], ["done"])],
+        "body",
+        [info("part", FLOAT, [3])],
+        [info("done", FLOAT, [3])],
+    )
+    given: dict[str, object] = {"num_scan_inputs": 1, attribute: value}
+    data = model_of([helper.make_node("Scan", ["x"], ["y"], name="scan", body=body, **given)])
+    with suppress(InvalidGraph):
+        assert read_graph(data).nodes
