@@ -175,6 +175,10 @@ def _breakdowns(answer: Prediction) -> SideBySide:
     )
 
 
+# Parts below are residues of smooth formulas, not something to act on.
+_LEAST_SHARE = 1e-6
+
+
 def _breakdown(title: str, parts: Mapping[str, float], form: txt.Formatter) -> Table:
     table = Table.grid(padding=(0, 1))
     for _ in range(4):
@@ -182,8 +186,8 @@ def _breakdown(title: str, parts: Mapping[str, float], form: txt.Formatter) -> T
     table.add_row(Text(title, _LABEL))
     total = sum(parts.values()) or 1.0
     for name, value in parts.items():
-        if value:
-            share = value / total
+        share = value / total
+        if share >= _LEAST_SHARE:
             table.add_row(
                 txt.words(name),
                 Text(txt.bar(share, _BAR_WIDTH), "cyan"),
