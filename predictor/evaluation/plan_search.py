@@ -24,13 +24,13 @@ from predictor.types import Mode, Optimizer, Precision, Recompute
 GOAL_REGRET = 0.03
 _SMALL = SearchSpace(
     max_devices=8,
-    dp=(1, 2, 4, 8),
-    tp=(1, 2, 4),
+    dp=(1, 2, 8),
+    tp=(1, 2),
     pp=(1, 2, 4),
-    samples=(1, 2, 4),
-    zero=(0, 1, 3),
+    samples=(1, 2),
+    zero=(0, 3),
     chunks=(2,),
-    recompute=(Recompute.NONE, Recompute.FULL),
+    recompute=(Recompute.NONE,),
 )
 
 
