@@ -6,15 +6,19 @@ take the measured tokens per second and our watts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from predictor.evaluation.energy_jobs import SUITE
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.evaluation.energy_jobs import SUITE, Answer
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows, scored_rows
+from predictor.models.calibration import conformal_quantile
 from predictor.models.corpus.build import read_source
 from predictor.models.corpus.ml_energy import SOURCE
-from predictor.models.serving import ServingAnswer, ServingModel
+from predictor.models.serving import FloatArray, ServingModel
 from predictor.models.serving_training import ServingSample, serving_samples, train_serving
 
 POWER_MODEL_GOAL, POWER_CHIP_GOAL, ENERGY_GOAL = 0.07, 0.15, 0.10
@@ -22,28 +26,67 @@ POWER_MODEL_GOAL, POWER_CHIP_GOAL, ENERGY_GOAL = 0.07, 0.15, 0.10
 
 @dataclass(frozen=True, slots=True)
 class ServingCell:
-    """One run and our answer, by models that never saw its decoder (or its chip)."""
+    """One run and our answer, by models that never saw its decoder (or its chip).
+
+    Answers are (value, low, high): watts per device, joules per token.
+    """
 
     hold: str
     group: str
     sample: ServingSample
-    answer: ServingAnswer
+    step_s: float
+    power_w: Answer
+    energy_j: Answer
 
 
-def serving_cells(samples: Sequence[ServingSample]) -> Iterator[ServingCell]:
-    """Every run with its model left out, then with its chip left out."""
+def serving_cells(samples: Sequence[ServingSample]) -> list[ServingCell]:
+    """Every run with its model left out, then with its chip left out.
+
+    Intervals are calibrated on the runs of the other groups left out, never on the group itself.
+    """
+    cells: list[ServingCell] = []
     for hold in ("model", "chip"):
-        for group in sorted({getattr(sample, hold) for sample in samples}):
-            rest = [sample for sample in samples if getattr(sample, hold) != group]
-            model = ServingModel.from_trained(train_serving(rest))
-            for sample in samples:
-                if getattr(sample, hold) == group:
-                    yield ServingCell(hold, group, sample, model.predict(sample.job, sample.device))
+        groups = np.array([getattr(sample, hold) for sample in samples])
+        found: list[dict[str, float]] = [{} for _ in samples]
+        for group in np.unique(groups):
+            rest = [s for s, own in zip(samples, groups, strict=True) if own != group]
+            model = ServingModel.from_trained(train_serving(rest, calibrate=False))
+            for i in np.flatnonzero(groups == group):
+                found[i] = model.raw(samples[i].job, samples[i].device)
+        power = np.array([one["power_w"] for one in found])
+        energy = np.array([one["energy_j"] for one in found])
+        power_spread = _spreads(power, np.array([s.power_w for s in samples]), groups)
+        energy_spread = _spreads(energy, np.array([s.energy_j for s in samples]), groups)
+        for i, sample in enumerate(samples):
+            cells.append(
+                ServingCell(
+                    hold,
+                    str(groups[i]),
+                    sample,
+                    found[i]["step_s"],
+                    _answer(power[i], power_spread[i]),
+                    _answer(energy[i], energy_spread[i]),
+                )
+            )
+    return cells
+
+
+def _spreads(ours: FloatArray, measured: FloatArray, groups: NDArray[np.str_]) -> FloatArray:
+    left = np.abs(np.log(measured / ours))
+    spread = np.zeros(len(ours))
+    for group in np.unique(groups):
+        own = groups == group
+        spread[own] = conformal_quantile(left[~own])
+    return spread
+
+
+def _answer(value: float, spread: float) -> Answer:
+    return float(value), float(value * np.exp(-spread)), float(value * np.exp(spread))
 
 
 def serving_rows(corpus: Path) -> list[EvaluationRow]:
     """Rows of the suite."""
-    return rows_of(list(serving_cells(serving_samples(read_source(corpus, SOURCE)))))
+    return rows_of(serving_cells(serving_samples(read_source(corpus, SOURCE))))
 
 
 def rows_of(cells: Sequence[ServingCell]) -> list[EvaluationRow]:
@@ -60,12 +103,10 @@ def rows_of(cells: Sequence[ServingCell]) -> list[EvaluationRow]:
 def _rows(
     cells: Sequence[ServingCell], hold: str, name: str, power_goal: float | None
 ) -> list[EvaluationRow]:
-    watts = [(c.answer.power_w.value, c.answer.power_w.low, c.answer.power_w.high) for c in cells]
-    joules = [(e.value, e.low, e.high) for e in (cell.answer.energy_per_token_j for cell in cells)]
     measured_j = [cell.sample.energy_j for cell in cells]
     found = scored_rows(
         [cell.sample.power_w for cell in cells],
-        watts,
+        [cell.power_w for cell in cells],
         id="E2",
         suite=SUITE,
         hold=hold,
@@ -74,19 +115,17 @@ def _rows(
     )
     found += scored_rows(
         measured_j,
-        joules,
+        [cell.energy_j for cell in cells],
         id="E2",
         suite=SUITE,
         hold=hold,
         group=f"{name}: J per token",
         goal_median=ENERGY_GOAL if hold == "model" and power_goal is not None else None,
     )
-    known = [
-        c.answer.power_w.value * c.sample.job.ranks * c.sample.step_s / c.sample.work.batch for c in cells
-    ]
+    known = [c.power_w[0] * c.sample.job.ranks * c.sample.step_s / c.sample.work.batch for c in cells]
     errors = absolute_errors(known, measured_j)
     found += error_rows(
         errors, id="E2", suite=SUITE, hold=hold, group=f"{name}: J per token, measured throughput"
     )
-    steps = absolute_errors([c.answer.step_s.value for c in cells], [c.sample.step_s for c in cells])
+    steps = absolute_errors([c.step_s for c in cells], [c.sample.step_s for c in cells])
     return found + error_rows(steps, id="E2", suite=SUITE, hold=hold, group=f"{name}: step time")
