@@ -27,8 +27,8 @@ class Backward:
         saved_extra_bytes: further bytes kept, e.g. statistics, masks, indices.
         passes: names of inputs whose gradient is the output's gradient itself or a view of it: no kernel, no
             memory.
-        temporary_bytes: what its kernels hand to one another, beside the gradients; None: what they write beyond
-            those.
+        temporary_bytes: what its kernels hand to one another, beside the gradients; None: what they
+            write beyond those.
         copies_inside: a strided operand is copied into order inside the kernel: the operand is kept, not the
             copy.
     """

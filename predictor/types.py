@@ -65,7 +65,7 @@ class Optimizer(_Choice):
 
 
 class Runtime(_Choice):
-    """How the framework launches kernels: one by one, fused by a compiler, or by an inference engine's plan."""
+    """How kernels are launched: one by one, fused by a compiler, or as an inference engine plans."""
 
     EAGER = "eager"
     COMPILED = "compiled"

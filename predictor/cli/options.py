@@ -82,7 +82,7 @@ RuntimeOption: TypeAlias = Annotated[
     typer.Option(
         "--runtime",
         metavar="eager|compiled|onnxruntime|tensorrt",
-        help="Op by op; fused as torch.compile does; as an inference engine plans the graph (inference only).",
+        help="Op by op; fused as torch.compile does; as an inference engine plans it (inference only).",
         rich_help_panel=_JOB,
     ),
 ]
