@@ -46,13 +46,15 @@ def serving_cells(samples: Sequence[ServingSample]) -> list[ServingCell]:
     """
     cells: list[ServingCell] = []
     for hold in ("model", "chip"):
-        groups = np.array([getattr(sample, hold) for sample in samples])
+        names = [getattr(sample, hold) for sample in samples]
+        groups = np.array(names)
         found: list[dict[str, float]] = [{} for _ in samples]
-        for group in np.unique(groups):
-            rest = [s for s, own in zip(samples, groups, strict=True) if own != group]
+        for group in sorted(set(names)):
+            rest = [s for s, own in zip(samples, names, strict=True) if own != group]
             model = ServingModel.from_trained(train_serving(rest, calibrate=False))
-            for i in np.flatnonzero(groups == group):
-                found[i] = model.raw(samples[i].job, samples[i].device)
+            for position, sample in enumerate(samples):
+                if names[position] == group:
+                    found[position] = model.raw(sample.job, sample.device)
         power = np.array([one["power_w"] for one in found])
         energy = np.array([one["energy_j"] for one in found])
         power_spread = _spreads(power, np.array([s.power_w for s in samples]), groups)
@@ -61,7 +63,7 @@ def serving_cells(samples: Sequence[ServingSample]) -> list[ServingCell]:
             cells.append(
                 ServingCell(
                     hold,
-                    str(groups[i]),
+                    names[i],
                     sample,
                     found[i]["step_s"],
                     _answer(power[i], power_spread[i]),
