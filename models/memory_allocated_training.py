@@ -133,8 +133,9 @@ def fit_allocated(rows: AllocatedRows) -> TrainedModel:
     return TrainedModel(
         boosters={BOOSTER: bytes(booster.save_raw("ubj"))},
         params={
-            "feature_low": [float(x) for x in np.nanmin(rows.features, axis=0)],
-            "feature_high": [float(x) for x in np.nanmax(rows.features, axis=0)],
+            # A column that no row knows allows 0 alone.
+            "feature_low": [float(x) for x in np.nan_to_num(np.fmin.reduce(rows.features, axis=0))],
+            "feature_high": [float(x) for x in np.nan_to_num(np.fmax.reduce(rows.features, axis=0))],
             "log_spread": {"known_kind": 1.0, "new_kind": 1.0},
             "features": list(ALLOCATED_FEATURES),
             "row_count": len(rows),

@@ -114,6 +114,17 @@ def _exports(folder: Path) -> frozenset[tuple[str, int]]:
     return frozenset((line["model"], int(line["image_size"])) for line in lines)
 
 
+def exports(folder: Path) -> frozenset[tuple[str, int]]:
+    """(model, image size) of each export in `folder`. Raises InvalidData when its index is absent."""
+    return _exports(folder)
+
+
+def export_of(name: str, size: int, known: frozenset[tuple[str, int]]) -> str | None:
+    """Today's name of the network that `name` meant, where there is an export of that size."""
+    model = _network(name.split(".")[0], known)
+    return model if (model, size) in known else None
+
+
 def _network(name: str, exports: frozenset[tuple[str, int]]) -> str:
     """Today's name of the network that `name` meant, as far as an export shows that there is one."""
     names = _names(exports)
