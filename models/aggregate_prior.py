@@ -98,7 +98,8 @@ DEVICE_KIND = np.repeat(
 # Specifications, scaled so that a distance of 1 halves what one device says about another.
 _LENGTHS = (0.7, 0.7, 0.7, 0.9, 1.2)
 _SAME_ARCHITECTURE, _OTHER_ARCHITECTURE = 1.0, 0.6
-_SAME_DEVICE = 0.02
+SAME_DEVICE = 0.02
+"""Specifications nearer than this are one device."""
 
 
 def specification(device: DeviceSpec) -> tuple[float, ...]:
@@ -147,7 +148,7 @@ class DeviceKernel:
         """Which of them has the same specifications."""
         distance = np.abs(self.specifications - np.array(specification(device))).max(axis=1, initial=0.0)
         for i, (near, vendor) in enumerate(zip(distance, self.vendors, strict=True)):
-            if near < _SAME_DEVICE and vendor == device.vendor:
+            if near < SAME_DEVICE and vendor == device.vendor:
                 return i
         return None
 

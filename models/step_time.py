@@ -31,12 +31,13 @@ from predictor.models.aggregate_features import (
 )
 from predictor.models.aggregate_host_prior import KIND as ADDITIVE
 from predictor.models.aggregate_host_prior import HostPrior
-from predictor.models.aggregate_prior import PricedOps, Prior, groups
+from predictor.models.aggregate_prior import SAME_DEVICE, PricedOps, Prior, groups, specification
 from predictor.models.aggregate_rows import REST_FRACTION
 from predictor.models.aggregate_total import REST_FACTOR, launch_s
 from predictor.models.booster import load_booster
-from predictor.models.bundle import Bundle, TrainedModel
+from predictor.models.bundle import Bundle, Json, TrainedModel
 from predictor.models.op_time import OpCosts
+from predictor.types import Precision
 
 MODEL_NAME = "step_time"
 DEVICE, HOST = "device", "host"
@@ -52,7 +53,7 @@ class StepCosts:
     Attributes:
         time_s: (n,) device time of one run. launch_s: host time per kernel launch.
         log_spread: log half-width of the 90 % interval of the iteration.
-        known_device: whether iterations on this device were trained on.
+        known_device: whether iterations on this device in this precision were trained on.
     """
 
     time_s: FloatArray
@@ -69,6 +70,29 @@ class StepSpread:
     new: float
 
 
+@dataclass(frozen=True, slots=True)
+class TimedDevice:
+    """A device, by its numbers, whose iterations were timed in a precision."""
+
+    vendor: str
+    precision: str
+    numbers: tuple[float, ...]
+
+    @classmethod
+    def of(cls, device: DeviceSpec, precision: Precision) -> TimedDevice:
+        """`device` in `precision`."""
+        return cls(str(device.vendor), precision.value, specification(device))
+
+    def is_like(self, other: TimedDevice) -> bool:
+        """Whether both are one device in one precision."""
+        near = max(abs(a - b) for a, b in zip(self.numbers, other.numbers, strict=True)) < SAME_DEVICE
+        return near and (self.vendor, self.precision) == (other.vendor, other.precision)
+
+    def to_json(self) -> Json:
+        """Plain values."""
+        return [self.vendor, self.precision, *self.numbers]
+
+
 class StepTimeModel:
     """Corrects op times of a job. Immutable after loading; safe to share between threads."""
 
@@ -77,8 +101,10 @@ class StepTimeModel:
         priors: Mapping[str, Prior | HostPrior],
         boosters: Mapping[str, Any],
         spreads: Mapping[str, StepSpread],
+        timed: Mapping[str, Sequence[TimedDevice]],
     ) -> None:
         """All by DEVICE and HOST."""
+        self._timed = timed
         self._priors = priors
         self._boosters = boosters
         self._spreads = spreads
@@ -107,6 +133,10 @@ class StepTimeModel:
             {name: _prior(prior) for name, prior in params["priors"].items()},
             boosters,
             {name: StepSpread(**spread) for name, spread in params["spreads"].items()},
+            {
+                name: tuple(TimedDevice(vendor, precision, tuple(n)) for vendor, precision, *n in timed)
+                for name, timed in params["timed"].items()
+            },
         )
 
     def covers(self, device: DeviceSpec) -> bool:
@@ -121,9 +151,10 @@ class StepTimeModel:
         Raises KeyError for a device that is not covered.
         """
         domain = _domain(device)
-        prior, spread = self._priors[domain], self._spreads[domain]
+        spread = self._spreads[domain]
         is_host = device.kind.is_host
-        known = prior.holds(device)
+        asked = TimedDevice.of(device, job.precision)
+        known = any(asked.is_like(timed) for timed in self._timed[domain])
         return StepCosts(
             time_s=self._times(works, count, costs, device, job, domain),
             launch_s=0.0 if is_host else launch_s(job.runtime, job.mode),

@@ -6,7 +6,7 @@ model families left out (devices that were timed) and from chips left out in eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from predictor.models.calibration import grouped_quantile
 from predictor.models.corpus.build import Progress, missing_sources, silent
 from predictor.models.corpus.whole_model import READERS, WholeModelRow, whole_model_rows
 from predictor.models.op_time import OpTimeModel
-from predictor.models.step_time import DEVICE, HOST
+from predictor.models.step_time import DEVICE, HOST, TimedDevice
 from predictor.types import Precision
 
 FindDevice = Callable[[str], DeviceSpec]
@@ -194,8 +194,20 @@ def train_step_time(
         fitted = fit_table(table, find_device, SETTINGS[name], seed)
         boosters[name] = bytes(fitted.booster.save_raw("ubj"))
         priors[name] = fitted.prior.to_json()
-    params: dict[str, Json] = {"feature_schema": schema_hash(), "priors": priors, "spreads": spreads}
+    timed = {name: timed_in(table.rows, find_device) for name, table in tables.items()}
+    params: dict[str, Json] = {
+        "feature_schema": schema_hash(),
+        "priors": priors,
+        "spreads": spreads,
+        "timed": timed,
+    }
     return TrainedModel(boosters, params), metrics
+
+
+def timed_in(rows: Iterable[WholeModelRow], find_device: FindDevice) -> list[Json]:
+    """Devices and precisions in which whole iterations were timed; single kernels are not enough."""
+    pairs = {(row.device, row.precision) for row in rows if row.family != KERNELS}
+    return [TimedDevice.of(find_device(device), precision).to_json() for device, precision in sorted(pairs)]
 
 
 def _held(
