@@ -66,8 +66,11 @@ def test_answers_of_the_overlay_are_moved_and_narrower(result: CalibrationResult
     before, after = Predictor.load(), Predictor.load(result.path)
     request = job_request(shared_job("alexnet", 8), Plan(dp=8), DEVICE, CLUSTER)
     first, second = (p.predict(request).iteration_time_s for p in (before, after))
-    assert second.high / second.low < first.high / first.low
     assert second.value > 1.1 * first.value
+    # Jobs of whole nodes say little about the links inside one, so exchanges over both stay as unsure as those.
+    request = job_request(shared_job("alexnet", 8), Plan(dp=2), DEVICE, CLUSTER)
+    first, second = (p.predict(request).iteration_time_s for p in (before, after))
+    assert second.high / second.low < first.high / first.low
 
 
 def test_other_networks_stay(result: CalibrationResult) -> None:
