@@ -67,7 +67,7 @@ def test_answers_of_the_overlay_are_moved_and_narrower(result: CalibrationResult
     request = job_request(shared_job("alexnet", 8), Plan(dp=8), DEVICE, CLUSTER)
     first, second = (p.predict(request).iteration_time_s for p in (before, after))
     assert second.value > 1.1 * first.value
-    # Jobs of whole nodes say little about the links inside one, so exchanges over both stay as unsure as those.
+    # Jobs over nodes say little about the links inside one: exchanges over both stay as unsure as those.
     request = job_request(shared_job("alexnet", 8), Plan(dp=2), DEVICE, CLUSTER)
     first, second = (p.predict(request).iteration_time_s for p in (before, after))
     assert second.high / second.low < first.high / first.low
