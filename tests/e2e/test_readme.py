@@ -68,7 +68,7 @@ def test_the_answer_shown_is_the_one_printed(workplace: Path) -> None:
 
 @pytest.mark.parametrize("suite", SHOWN_ROWS)
 def test_the_accuracy_shown_is_the_one_measured(suite: str) -> None:
-    _, count, mean, median, _, covered = summary_row(suite)
+    _, count, mean, median, _, covered, *_ = summary_row(suite)
     shown = f"| {int(count):,} | {mean} | {median} | {covered} |"
     assert any(shown in line and f"benchmarks/{suite}.md" in line for line in README.splitlines())
 
