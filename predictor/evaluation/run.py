@@ -37,7 +37,7 @@ from predictor.models.corpus import neusight_cells, timm
 from predictor.models.corpus.build import Progress, build_corpus, data_root, missing_sources, silent
 from predictor.models.corpus.mlperf_power import SOURCE as NODE_SOURCE
 from predictor.models.corpus.programs import build_programs
-from predictor.models.corpus.whole_model import whole_model_rows
+from predictor.models.corpus.whole_model import READERS, whole_model_rows
 from predictor.models.op_time import OpTimeModel
 from predictor.models.step_time import MODEL_NAME as STEP_TIME
 from predictor.models.train import (
@@ -198,11 +198,11 @@ def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationR
     table = published_table(
         data_root(options.root), options.corpus, Bundle.load(options.bundle), progress=progress
     )
-    published, by_source = distributed_published.published_rows(table)
+    learned, by_source = distributed_published.published_rows(table)
     searched = plan_search.small_cases(Predictor.load(options.bundle), progress)
     rows = [
         *distributed.distributed_rows(scored),
-        *published,
+        *learned,
         *formulas,
         *plan_search.search_rows(searched),
     ]
@@ -211,8 +211,8 @@ def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationR
 
 
 def _sources(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
-    corpus, root = _corpus(options, whole_model_sources.TRAINED, progress), data_root(options.root)
-    for source in whole_model_sources.TRAINED:
+    corpus, root = _corpus(options, tuple(READERS), progress), data_root(options.root)
+    for source in READERS:
         build_programs(source, whole_model_rows(corpus, source), root, corpus, progress=progress)
     return whole_model_sources.source_suite(root, corpus, options.bundle, progress)
 
