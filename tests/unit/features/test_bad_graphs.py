@@ -427,20 +427,6 @@ def test_values_that_bodies_read_are_found_once_per_body(monkeypatch: pytest.Mon
     assert len(visited) == 2**6 - 2
 
 
-def test_more_bytes_than_64_bits_add_up() -> None:
-    b = GraphBuilder()
-    x = b.input("x", (2**31, 2**29))
-    graph = read_graph(b.build([b.relu(b.add(x, x))]))
-    with pytest.raises(InvalidGraph, match="more than 2\\^60 bytes"):
-        build_program(
-            graph,
-            mode=Mode.INFER,
-            precision=Precision.FP32,
-            optimizer=Optimizer.NONE,
-            runtime=Runtime.EAGER,
-        )
-
-
 @pytest.mark.parametrize(("name", "elem_type"), [("unread", 99), ("", FLOAT)])
 def test_an_input_that_nobody_can_read_is_left_out(name: str, elem_type: int) -> None:
     model = ModelProto.FromString(good())
