@@ -34,7 +34,7 @@ from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.models.op_time import OpTimeModel
 from predictor.models.step_time import DEVICE, StepTimeModel
-from predictor.models.step_training import group_folds
+from predictor.models.step_training import group_folds, timed_in
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 GPU, CPU = "v100-pcie-32gb", "core-i9-10940x"
@@ -148,6 +148,7 @@ def test_the_step_model_answers_what_its_training_table_holds() -> None:
                 "feature_schema": schema_hash(),
                 "priors": {DEVICE: fitted.prior.to_json()},
                 "spreads": {DEVICE: {"known": 0.1, "new": 0.3}},
+                "timed": {DEVICE: timed_in(table.rows, find_device)},
             },
         )
     )
@@ -158,6 +159,7 @@ def test_the_step_model_answers_what_its_training_table_holds() -> None:
     found = step.costs(listed, count, costs, device, JOB)
     assert found.known_device
     assert found.log_spread == 0.1
+    assert not step.costs(listed, count, costs, device, replace(JOB, precision=Precision.FP16)).known_device
     conv = np.array([CLASSES[c] == "conv" for c in classes(work_table(listed))])
     ratio = found.time_s / costs.floor_s
     assert np.median(ratio[conv]) > 1.4 * np.median(ratio[~conv])
