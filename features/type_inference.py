@@ -152,9 +152,6 @@ class _Walk:
                     f"bodies (If, Loop, Scan) and functions open to more than {_OPENED_LIMIT} nodes",
                     limit=OPENING_LIMIT,
                 )
-            if not any(call.outputs):
-                # Nothing can read it.
-                continue
             self.tried += self.trials > 0
             if self.trials and self.tried > _TRIED_LIMIT:
                 raise InvalidGraph("loops on trial open to too much; only a try is given up")
@@ -296,7 +293,7 @@ class _Walk:
     def fold_length(self, call: Call) -> bool:
         """Contents that follow from how many items a container has."""
         count = LENGTH_RULES.get(call.node.op_type)
-        known = self.types.get(call.inputs[0]) if count and call.inputs and call.outputs[0] else None
+        known = self.types.get(call.inputs[0]) if count and call.inputs else None
         if count is None or known is None or (known.container and known.items is None):
             return False
         array = np.asarray(count(known))
@@ -308,8 +305,6 @@ class _Walk:
         """Types a Reshape to a constant that held the batch which the caller's replaced."""
         call = op.call
         if self.traced is None or op.domain or call.node.op_type not in _TRACED_OPS or len(call.inputs) < 2:
-            return False
-        if not call.outputs[0]:
             return False
         source, (output, *_) = call.inputs[0], call.outputs
         target = self.contents.get(call.inputs[1])

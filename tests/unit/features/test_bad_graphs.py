@@ -487,13 +487,3 @@ def test_attributes_of_a_scan_of_another_type(attribute: str, value: object) -> 
     data = model_of([helper.make_node("Scan", ["x"], ["y"], name="scan", body=body, **given)])
     with suppress(InvalidGraph):
         assert read_graph(data).nodes
-
-
-@pytest.mark.parametrize(
-    "op_type", ["SequenceLength", "OptionalHasElement", "Reshape", "If", "Relu", "Shape"]
-)
-@pytest.mark.parametrize("outputs", [[], [""]])
-def test_a_node_that_nothing_can_read_is_left_out(op_type: str, outputs: list[str]) -> None:
-    extra = helper.make_node(op_type, ["x"], outputs)
-    data = model_of([extra, helper.make_node("Relu", ["x"], ["y"])])
-    assert [node.op_type for node in read_graph(data, batch=4).nodes] == ["Relu"]
