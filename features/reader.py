@@ -88,13 +88,10 @@ def _graph_of(
 
 
 def _check_complete(graph: Graph) -> None:
-    """Raises InvalidGraph listing every value that is computed with and has no known type."""
-    unknown = {
-        name: node.op_type
-        for node in graph.nodes
-        for name in (*node.inputs, *node.outputs)
-        if name and name not in graph.values
-    }
+    """Raises InvalidGraph listing every value that is used, given or returned and has no known type."""
+    named = [name for node in graph.nodes for name in (*node.inputs, *node.outputs)]
+    named += (*graph.inputs, *graph.outputs, *sorted(graph.parameters), *sorted(graph.buffers))
+    unknown = [name for name in dict.fromkeys(named) if name and name not in graph.values]
     if not unknown:
         return
     producers = {name: node for node in graph.nodes for name in node.outputs}
@@ -108,7 +105,7 @@ def _check_complete(graph: Graph) -> None:
         f"{name!r} (from {producers[name].op_type} {producers[name].name!r})"
         if name in producers
         else repr(name)
-        for name in (causes or list(unknown))[:_LISTED]
+        for name in (causes or unknown)[:_LISTED]
     )
     raise InvalidGraph(
         f"{len(unknown)} values have a shape or element type that cannot be known before running: {listed}. "

@@ -46,10 +46,16 @@ class Call:
 
 
 def calls_of(nodes: Sequence[NodeProto], captured: Sequence[tuple[str, ...]] | None = None) -> list[Call]:
-    """The nodes as calls; `captured` holds, where it is known, what each node's bodies read around it."""
-    if captured is None:
-        return [Call.of(node) for node in nodes]
-    return [Call.of(node, names) for node, names in zip(nodes, captured, strict=True)]
+    """The nodes as calls, but those without outputs: nothing can read them.
+
+    Args:
+        captured: for each node, where it is known, what its bodies read around it.
+    """
+    given = [None] * len(nodes) if captured is None else captured
+    pairs = zip(nodes, given, strict=True)
+    return [
+        Call.of(node) if names is None else Call.of(node, names) for node, names in pairs if any(node.output)
+    ]
 
 
 def order_calls(calls: Sequence[Call], given: Iterable[str]) -> tuple[Call, ...]:
