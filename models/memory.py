@@ -27,6 +27,7 @@ from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.device_identity import is_known
+from predictor.models.memory_allocated import AllocatedJob, AllocatedModel, allocated_features
 from predictor.types import Interval
 from predictor.units import MIB
 
@@ -206,8 +207,12 @@ def _conv_class(shape: Convolution) -> str:
 class MemoryModel:
     """Peak memory of a program on any device."""
 
-    def __init__(self, params: Mapping[str, Any], booster: Any) -> None:
+    def __init__(
+        self, params: Mapping[str, Any], booster: Any, allocated: AllocatedModel | None = None
+    ) -> None:
+        """`allocated` corrects jobs under plans; without it they are judged by single devices' jobs."""
         self._booster = booster
+        self._allocated = allocated
         self.context_bytes = float(params["context_bytes"])
         self._low = np.array(params["feature_low"], dtype=np.float64)
         self._high = np.array(params["feature_high"], dtype=np.float64)
@@ -217,7 +222,8 @@ class MemoryModel:
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> MemoryModel:
         """The memory model of a bundle. Raises InvalidBundle when it holds none."""
-        return cls(bundle.params(MODEL_NAME), bundle.booster(MODEL_NAME, BOOSTER))
+        booster = bundle.booster(MODEL_NAME, BOOSTER)
+        return cls(bundle.params(MODEL_NAME), booster, AllocatedModel.from_bundle(bundle))
 
     @classmethod
     def from_trained(cls, trained: TrainedModel) -> MemoryModel:
@@ -278,7 +284,12 @@ class MemoryModel:
         return max(float(peaks[0]) - self.context_bytes, float(memory.live_peak_bytes))
 
     def predict_stage(
-        self, program: Program, device: DeviceSpec, lines: Mapping[str, float], communicators: int
+        self,
+        program: Program,
+        device: DeviceSpec,
+        lines: Mapping[str, float],
+        communicators: int,
+        job: AllocatedJob | None = None,
     ) -> MemoryEstimate:
         """Peak of a device that runs `program` in parts, or holds shards of its tensors.
 
@@ -287,27 +298,60 @@ class MemoryModel:
                 to grow with the tensors.
             lines: bytes of tensors at the peak by name of LINES.
             communicators: groups of ranks that exchange something.
+            job: what the correction of such jobs sees; without it they stay as their tensors are.
         """
-        training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
-        row = memory_features(program)
         live = float(sum(lines.values()))
-        whole = max(1.0, float(program.memory.live_peak_bytes))
-        beyond = max(0.0, self._reserved_bytes(program, row, training) / whole - 1.0) * live
-        rounding = max(0.0, program.memory.reserved_bytes / whole - 1.0) * live
         buffers = float(communicators * _COMMUNICATOR_BYTES)
         context = self.runtime_context_bytes(device)
+        if self.corrects_plans(program):
+            allocated, overhead, workspace, outside = self._corrected(live, job)
+        else:
+            allocated, overhead, workspace = self._beyond(program, live)
+            outside = True
         found = dict.fromkeys(LINES, 0.0)
         for name, size in lines.items():
             found[name] += float(size)
-        found["allocator_overhead"] += min(beyond, rounding)
-        found["workspace"] += beyond - min(beyond, rounding)
+        found["allocator_overhead"] += overhead
+        found["workspace"] += workspace
         found["communication_buffers"] += buffers
         found["runtime_context"] += context
-        value = sum(found.values())
         spread = self._spread["new_device"]
-        peak = _around(value, spread)
+        peak = _around(sum(found.values()), spread)
         peak = replace(peak, low=peak.low - max(0.0, context - _LEAN_CONTEXT_BYTES) * exp(-spread))
-        return MemoryEstimate(peak, _around(live, spread), found, out_of_range=True)
+        return MemoryEstimate(peak, allocated, found, out_of_range=outside)
+
+    def corrects_plans(self, program: Program) -> bool:
+        """Training without convolutions, by a bundle that knows such jobs under plans."""
+        return (
+            self._allocated is not None
+            and not program.memory.large_workspace_reserved_bytes > program.memory.reserved_bytes
+            and any(op.work.phase is Phase.BACKWARD for op in program.ops)
+        )
+
+    def _corrected(self, live: float, job: AllocatedJob | None) -> tuple[Interval, float, float, bool]:
+        """What is allocated, bytes that are reserved beyond it, workspace in it, and whether the job is new.
+
+        The tensors are there whatever the correction says.
+        """
+        assert self._allocated is not None
+        if job is None:
+            return _around(live, self._spread["new_device"]), 0.0, 0.0, True
+        handed, reserved = (replace(job, device_level=level) for level in (False, True))
+        factor, interval = self._allocated.predict(handed)
+        factor = max(1.0, factor)
+        beyond = max(factor, self._allocated.predict(reserved)[0])
+        ratio = factor * live / interval.value
+        outside = not self._allocated.is_like_training(allocated_features(handed))
+        return interval.scaled(ratio), (beyond - factor) * live, (factor - 1.0) * live, outside
+
+    def _beyond(self, program: Program, live: float) -> tuple[Interval, float, float]:
+        """What is allocated, fragmentation, and workspace, as the program has them when run whole."""
+        training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
+        whole = max(1.0, float(program.memory.live_peak_bytes))
+        reserved = self._reserved_bytes(program, memory_features(program), training)
+        beyond = max(0.0, reserved / whole - 1.0) * live
+        rounding = min(beyond, max(0.0, program.memory.reserved_bytes / whole - 1.0) * live)
+        return _around(live, self._spread["new_device"]), rounding, beyond - rounding
 
     def runtime_context_bytes(self, device: DeviceSpec) -> float:
         """What the runtime holds before the first tensor.

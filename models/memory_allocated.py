@@ -4,8 +4,8 @@
     log(factor) from trees, within log(0.7) .. log(1.5)
 
 The floor is the timeline's (predictor.parallel.memory_stages); the factor knows what the floor is made of,
-the plan, and how old the software is. Rows that a device's monitor measured become allocated ones before
-training: the runtime's context is taken away.
+the plan, how old the software is, and what is asked: what torch allocated, or what the device's monitor
+shows without the runtime's context, which is what the allocator reserved.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.errors import InvalidBundle
 from predictor.models.booster import load_booster
-from predictor.models.bundle import TrainedModel
+from predictor.models.bundle import Bundle, TrainedModel
 from predictor.types import Interval, Recompute
 
 FloatArray = NDArray[np.float64]
 
+MODEL_NAME = "memory_allocated"
 BOOSTER = "allocated_factor"
 FACTOR_RANGE = (0.7, 1.5)
 ALLOCATED_FEATURES: tuple[str, ...] = (
@@ -52,6 +54,7 @@ ALLOCATED_FEATURES: tuple[str, ...] = (
     "device_year",
     "long_term_branch",
     "software_year",
+    "device_level",
 )
 _LINES = ALLOCATED_FEATURES[1:7]
 _MOMENTS = {"forward": 0.0, "backward": 1.0, "optimizer": 2.0}
@@ -69,6 +72,7 @@ class AllocatedJob:
         half: products in FP16 and not in BF16. experts, top_k: of a mixture, 0 without one.
         device_year: of the device; None for devices without one.
         long_term_branch: of the framework; None where that is unknown. software_year: with its fraction.
+        device_level: what the allocator reserved, and not what it handed out.
     """
 
     lines: Mapping[str, float]
@@ -90,6 +94,7 @@ class AllocatedJob:
     device_year: int | None = None
     long_term_branch: bool | None = None
     software_year: float | None = None
+    device_level: bool = False
 
     @property
     def floor_bytes(self) -> float:
@@ -123,6 +128,7 @@ def allocated_features(job: AllocatedJob) -> FloatArray:
             nan if job.device_year is None else float(job.device_year),
             nan if branch is None else float(branch),
             nan if job.software_year is None else job.software_year,
+            float(job.device_level),
         ]
     )
 
@@ -135,6 +141,19 @@ class AllocatedModel:
         self._low = np.array(params["feature_low"], dtype=np.float64)
         self._high = np.array(params["feature_high"], dtype=np.float64)
         self.log_spread: Mapping[str, float] = params["log_spread"]
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> AllocatedModel | None:
+        """None for a bundle without the model. Raises InvalidBundle: trained on other features."""
+        if MODEL_NAME not in bundle.models:
+            return None
+        params = bundle.params(MODEL_NAME)
+        if tuple(params.get("features", ())) != ALLOCATED_FEATURES:
+            raise InvalidBundle(
+                f"{bundle.path}: {MODEL_NAME} was trained on other features than this version builds; run "
+                "`perfcast train`"
+            )
+        return cls(params, bundle.booster(MODEL_NAME, BOOSTER))
 
     @classmethod
     def from_trained(cls, trained: TrainedModel) -> AllocatedModel:

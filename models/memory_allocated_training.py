@@ -93,6 +93,41 @@ def allocated_rows(table: pl.DataFrame) -> AllocatedRows:
     )
 
 
+def finetune_rows(table: pl.DataFrame, context_bytes: float) -> AllocatedRows:
+    """The measured rows of `predictor.models.corpus.finetune_memory` that say how long their samples are.
+
+    `context_bytes` is taken from what a device's monitor showed. Held out together: a network (`group`), or a
+    tool (`kind`).
+    """
+    import polars as pl
+
+    table = table.filter(~pl.col("oom") & pl.col("measured_bytes").is_not_null() & pl.col("has_length"))
+    return measured_rows(table, context_bytes)
+
+
+def measured_rows(table: pl.DataFrame, context_bytes: float) -> AllocatedRows:
+    """As `finetune_rows`, of any measured rows of that table."""
+    context = np.where(table["kind"].to_numpy() == "device", context_bytes, 0.0)
+    return AllocatedRows(
+        table.select(ALLOCATED_FEATURES).to_numpy().astype(np.float64),
+        table["floor_bytes"].to_numpy().astype(np.float64),
+        table["measured_bytes"].to_numpy().astype(np.float64) - context,
+        *(table[name].to_numpy().astype(np.str_) for name in ("model", "tool", "row_id")),
+    )
+
+
+def joined_rows(*parts: AllocatedRows) -> AllocatedRows:
+    """All rows of all parts, in that order."""
+    return AllocatedRows(
+        np.concatenate([part.features for part in parts]),
+        np.concatenate([part.floor_bytes for part in parts]),
+        np.concatenate([part.measured_bytes for part in parts]),
+        np.concatenate([part.group for part in parts]),
+        np.concatenate([part.kind for part in parts]),
+        np.concatenate([part.case for part in parts]),
+    )
+
+
 def train_allocated(rows: AllocatedRows, *, calibrate: bool = True) -> TrainedModel:
     """Trains, and calibrates on configurations and kinds held out. Same rows, same bytes.
 

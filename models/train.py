@@ -11,13 +11,22 @@ from predictor.hardware.catalog import find_device
 from predictor.models.bundle import DEFAULT_PATH, Json, TrainedModel, write_bundle
 from predictor.models.corpus.aiconfigurator_ops import DEVICES as SYSTEMS
 from predictor.models.corpus.build import Progress, missing_sources, read_index, read_source, silent
+from predictor.models.corpus.finetune_memory import TABLE as FINETUNE_TABLE
 from predictor.models.corpus.manifest import load_manifest
+from predictor.models.corpus.megatron_memory import TABLE as GOLDEN_TABLE
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
 from predictor.models.corpus.vidur_frontier import DEVICES as LAYER_DEVICES
 from predictor.models.corpus.whole_model import READERS
 from predictor.models.kernel_tables import load_kernel_tables
 from predictor.models.kernel_training import train_kernels
 from predictor.models.memory import MODEL_NAME as MEMORY
+from predictor.models.memory_allocated import MODEL_NAME as ALLOCATED
+from predictor.models.memory_allocated_training import (
+    allocated_rows,
+    finetune_rows,
+    joined_rows,
+    train_allocated,
+)
 from predictor.models.memory_training import memory_rows, train_memory
 from predictor.models.op_rows import load_tables
 from predictor.models.op_time import MODEL_NAME as OP_TIME
@@ -73,7 +82,14 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
     progress("bundle", 3, _STEPS)
     identity = write_bundle(
         out or DEFAULT_PATH,
-        {OP_TIME: op_time, MEMORY: memory, POWER: power, **step_time, **_train_serving(corpus)},
+        {
+            OP_TIME: op_time,
+            MEMORY: memory,
+            POWER: power,
+            **step_time,
+            **_train_serving(corpus),
+            **_train_allocated(corpus, memory),
+        },
         {
             "seed": seed,
             "sources": sources,
@@ -115,6 +131,19 @@ def _train_serving(corpus: Path) -> dict[str, TrainedModel]:
     if missing_sources(corpus, (SERVING_SOURCE,)):
         return {}
     return {SERVING: train_serving(serving_samples(read_source(corpus, SERVING_SOURCE)))}
+
+
+def _train_allocated(corpus: Path, memory: TrainedModel) -> dict[str, TrainedModel]:
+    """The correction of plans' memory, where the corpus holds the tables of jobs with plans."""
+    if not all((corpus / f"{name}.parquet").is_file() for name in (GOLDEN_TABLE, FINETUNE_TABLE)):
+        return {}
+    context_bytes = memory.params["context_bytes"]
+    assert isinstance(context_bytes, float)
+    rows = joined_rows(
+        allocated_rows(read_source(corpus, GOLDEN_TABLE)),
+        finetune_rows(read_source(corpus, FINETUNE_TABLE), context_bytes),
+    )
+    return {ALLOCATED: train_allocated(rows)}
 
 
 def _sources(corpus: Path) -> dict[str, Json]:

@@ -26,7 +26,11 @@ Progress = Callable[[str, int, int], None]
 ENVIRONMENT_ROOT = "PERFCAST_DATA"
 INDEX_NAME = "corpus.json"
 
-BUILT_WITH: Mapping[str, str] = {"memory_features": "gpumemnet"}
+BUILT_WITH: Mapping[str, str] = {
+    "memory_features": "gpumemnet",
+    "megatron_memory": "gpumemnet",
+    "finetune_memory": "gpumemnet",
+}
 """Table that is no source -> the source it is built with."""
 
 
@@ -158,6 +162,7 @@ def _build(source: Source, root: Path, out: Path, progress: Progress) -> CorpusE
         from predictor.models.corpus.memory_features import write_memory_features
 
         write_memory_features(root, out, progress=progress)
+        _write_plan_memory(root, out, progress)
     from predictor.models.corpus.whole_model import READERS, whole_model_rows
 
     if source.id in READERS:
@@ -165,6 +170,16 @@ def _build(source: Source, root: Path, out: Path, progress: Progress) -> CorpusE
 
         build_programs(source.id, whole_model_rows(out, source.id), root, out, progress=progress)
     return CorpusEntry(source.id, frame.height, _rows_sha256(frame), counts)
+
+
+def _write_plan_memory(root: Path, out: Path, progress: Progress) -> None:
+    """Tables of jobs under plans, from the folders that are there."""
+    from predictor.models.corpus import finetune_memory, megatron_memory
+
+    if (root / megatron_memory.FOLDER).is_dir():
+        megatron_memory.write_megatron_memory(root, out, progress=progress)
+    if (root / finetune_memory.FOLDER).is_dir():
+        finetune_memory.write_finetune_memory(root, out, progress=progress)
 
 
 def _rows_sha256(frame: pl.DataFrame) -> str:

@@ -59,6 +59,7 @@ def _record(row: FinetuneRow, stage: StageMemory, library_bytes: float) -> dict[
         zero=plan.zero,
         recompute=row.job.recompute,
         device_year=find_device(row.device).year,
+        device_level=row.kind == "device",
     )
     values = (float(value) for value in allocated_features(job))
     return {

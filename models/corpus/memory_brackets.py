@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.errors import InvalidData, PerfcastError
+from predictor.models.corpus.attention_graphs import written_out
 from predictor.models.corpus.build import Progress, silent, write_table
 from predictor.models.corpus.timm import GRAPHS, export_of, exports, family
 from predictor.models.memory import FEATURES, memory_features, workspace_potential_bytes
-from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
+from predictor.types import Layout, Mode, Optimizer, Precision
 
 if TYPE_CHECKING:
     import polars as pl
@@ -140,15 +141,15 @@ def _numbers(data: bytes, batch: int, layout: Layout) -> Mapping[str, object] | 
 
 
 def training_program(data: bytes, batch: int, layout: Layout) -> Program:
-    """The job of the rows: autocast to FP16, SGD with momentum, eager. Raises InvalidGraph."""
-    from predictor.features.program import build_program
+    """The job of the rows: autocast to FP16, SGD with momentum, eager, no fused attention yet.
+
+    Raises InvalidGraph.
+    """
+    from predictor.features.lowering import lower
+    from predictor.features.program import program_of
     from predictor.features.reader import read_graph
 
-    return build_program(
-        read_graph(data, batch=batch),
-        mode=Mode.TRAIN,
-        precision=Precision.AMP,
-        optimizer=Optimizer.MOMENTUM,
-        runtime=Runtime.EAGER,
-        layout=layout,
+    graph = lower(read_graph(data, batch=batch), precision=Precision.AMP, training=True, layout=layout)
+    return program_of(
+        written_out(graph), mode=Mode.TRAIN, precision=Precision.AMP, optimizer=Optimizer.MOMENTUM
     )

@@ -9,9 +9,11 @@ from math import erf, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.features.dtype import Compute
 from predictor.features.work import Phase, Program
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.memory import MemoryEstimate, MemoryModel
+from predictor.models.memory_allocated import AllocatedJob
 from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
 from predictor.parallel.memory_weights import TORCH_BUFFERS, GradientBuffers
 from predictor.parallel.plan import Plan
@@ -110,8 +112,35 @@ def compose_memory(
             memory, [memory.pieces] if ends is None else ends, plan, training=training, buffers=buffers
         )
     )
-    estimate = model.predict_stage(program, device, stage.lines, communicators(plan))
+    job = stage_job(stage, plan, device, half=_is_half(program)) if training else None
+    estimate = model.predict_stage(program, device, stage.lines, communicators(plan), job)
     return _cost(estimate, capacity, stage)
+
+
+def stage_job(stage: StageMemory, plan: Plan, device: DeviceSpec, *, half: bool) -> AllocatedJob:
+    """What the correction of plans sees; nothing is known of the software."""
+    return AllocatedJob(
+        lines=stage.lines,
+        library_bytes=0.0,
+        moment=stage.moment,
+        in_flight=stage.in_flight,
+        replicas=plan.dp,
+        tp=plan.tp,
+        pp=plan.pp,
+        cp=plan.cp,
+        ep=plan.ep,
+        virtual_stages=plan.virtual_stages,
+        zero=plan.zero,
+        sequence_parallel=plan.sequence_parallel,
+        recompute=plan.recompute,
+        half=half,
+        device_year=device.year,
+    )
+
+
+def _is_half(program: Program) -> bool:
+    """Products in FP16."""
+    return any(op.work.compute is Compute.FP16 for op in program.ops)
 
 
 def communicators(plan: Plan) -> int:

@@ -18,6 +18,7 @@ from predictor.evaluation import (
     distributed_published,
     energy,
     memory,
+    memory_jobs,
     neusight,
     onnx_node_tests,
     ops,
@@ -171,6 +172,12 @@ def _memory(options: Options, progress: Progress) -> tuple[list[EvaluationRow], 
     return memory.memory_evaluation_rows(cells), []
 
 
+def _memory_jobs(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
+    return memory_jobs.memory_jobs_suite(
+        data_root(options.root), options.corpus, Bundle.load(options.bundle), progress=progress
+    )
+
+
 def _energy(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
     needed = (OP_SOURCE, KERNEL_POWER_SOURCE, SERVING_SOURCE, NODE_SOURCE, *POWER_SOURCES)
     corpus = _corpus(options, needed, progress)
@@ -232,6 +239,7 @@ SUITES: Mapping[str, Callable[[Options, Progress], tuple[list[EvaluationRow], li
     "neusight": _neusight,
     "ops": _ops,
     "memory": _memory,
+    "memory-jobs": _memory_jobs,
     "energy": _energy,
     "graphs": _graphs,
     "sources": _sources,
