@@ -75,9 +75,11 @@ def list_devices(kind: DeviceKind | str | None = None, vendor: str | None = None
 def find_cluster(name: str) -> ClusterSpec:
     """The cluster of that id or alias; `NAME:N` sets the number of nodes, e.g. `dgx-a100-80gb:4`.
 
-    Raises UnknownName with the nearest ids, InvalidInput for a node count that is no positive number.
+    `NAME:NxK` uses only K devices of each node: they share its network ports (ClusterSpec.using). Raises
+    UnknownName with the nearest ids, InvalidInput for counts that are no positive numbers or exceed a node.
     """
-    base, colon, nodes = name.partition(":")
+    base, colon, counts = name.partition(":")
+    nodes, times, used = counts.partition("x")
     clusters = _clusters(_user_files("clusters"))
     found = clusters.get(normalize_name(base))
     if found is None:
@@ -86,7 +88,15 @@ def find_cluster(name: str) -> ClusterSpec:
         return found.spec
     if not nodes.isdecimal() or int(nodes) < 1:
         raise InvalidInput(f"cluster {name!r}: {nodes!r} nodes; expected a positive number, e.g. {base}:4")
-    return replace(found.spec, node_count=int(nodes))
+    cluster = replace(found.spec, node_count=int(nodes))
+    if not times:
+        return cluster
+    if not used.isdecimal() or not 1 <= int(used) <= cluster.devices_per_node:
+        raise InvalidInput(
+            f"cluster {name!r}: {used!r} devices of each node; expected a number from 1 to "
+            f"{cluster.devices_per_node}, e.g. {base}:{nodes}x1"
+        )
+    return cluster.using(int(used))
 
 
 def list_clusters() -> tuple[ClusterSpec, ...]:

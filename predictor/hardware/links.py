@@ -15,6 +15,7 @@ LATENCY_S: Mapping[str, float] = {
     "xgmi": 1.0e-6,
     "pcie": 1.5e-6,
     "infiniband": 5.0e-6,
+    "roce": 5.0e-6,
     "efa": 40.0e-6,
     "ethernet": 60.0e-6,
 }
@@ -50,7 +51,13 @@ def own_link(device: DeviceSpec) -> LinkSpec:
     kind = device.link_kind if bandwidth else "pcie"
     if not bandwidth:
         bandwidth = pcie_bytes_per_s(device.pcie_generation or _DEFAULT_PCIE_GENERATION)
-    return LinkSpec(kind, link_latency_s(kind), bandwidth)
+    reduces = kind == "nvlink" and device.architecture in _REDUCING and device.form_factor in _SWITCHED
+    return LinkSpec(kind, link_latency_s(kind), bandwidth, in_switch=reduces)
+
+
+# NVSwitch of the third generation and later sums what passes; boards with bridges have none.
+_REDUCING = frozenset({"Hopper", "Blackwell", "Blackwell Ultra"})
+_SWITCHED = frozenset({"sxm", "superchip"})
 
 
 def default_port(device: DeviceSpec) -> LinkSpec:

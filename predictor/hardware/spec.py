@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
 
 from predictor.checks import positive_number, real_number, whole_number
 from predictor.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class DeviceKind(StrEnum):
@@ -137,13 +142,15 @@ _TEXTS = ("id", "name", "vendor", "architecture", "form_factor", "link_kind", "n
 class LinkSpec:
     """A link: start-up latency per message and bandwidth per direction per device.
 
-    `log_spread`: 90 % log half-width of times over it, where measured jobs told it.
+    `log_spread`: 90 % log half-width of times over it, where measured jobs told it. `in_switch`: its switch
+    sums what passes (SHARP), so that a large all-reduce can beat twice the time of sending it once.
     """
 
     kind: str
     latency_s: float
     bytes_per_s: float
     log_spread: float | None = None
+    in_switch: bool = False
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest for a bandwidth that is not above 0 or a latency below 0."""
@@ -152,9 +159,30 @@ class LinkSpec:
         real_number(self.latency_s, f"{link}: latency_s", "cluster", "seconds from 0 to 3600", 0, 3600)
 
 
+class ExchangeTimes(Protocol):
+    """Times of collectives as measurements teach them; a cluster carries one to whoever prices exchanges."""
+
+    def times_s(
+        self, kind: str, size_bytes: NDArray[np.float64], place: Hashable, cluster: ClusterSpec
+    ) -> NDArray[np.float64] | None:
+        """(n,) seconds of a collective among ranks placed so, None where nothing like it was measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """Equal nodes of equal devices."""
+    """Equal nodes of equal devices.
+
+    Attributes:
+        devices_per_node: devices that `intra_node` joins; `inter_node`: the share of one device in the
+            node's ports while all of them send.
+        ports_per_node: network ports of a node; None: one per device.
+        rails: port i of every node hangs on switch i, so what leaves for another rail first crosses the node.
+        devices_per_island, island: neighbours inside a node with a link of their own, e.g. NVLink pairs in
+            a PCIe server; both or neither.
+        nodes_per_rack, inter_rack: nodes that share a rack (or a non-blocking pod), and a device's share of
+            what leaves it, oversubscription included; both or neither.
+        exchanges: learned times, attached by whoever loads the models.
+    """
 
     id: str
     device_id: str
@@ -164,19 +192,69 @@ class ClusterSpec:
     inter_node: LinkSpec
     name: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    ports_per_node: int | None = None
+    rails: bool = False
+    devices_per_island: int | None = None
+    island: LinkSpec | None = None
+    nodes_per_rack: int | None = None
+    inter_rack: LinkSpec | None = None
+    exchanges: ExchangeTimes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises InvalidRequest for counts that are no whole numbers of at least 1."""
+        """Raises InvalidRequest for counts that are no whole numbers of at least 1, and for half a level."""
         for name in ("devices_per_node", "node_count"):
-            count = whole_number(
-                getattr(self, name), f"cluster {self.id!r}: {name}", f"cluster.{name}", "at least 1"
-            )
-            object.__setattr__(self, name, count)
+            self._count(name)
+        for name in ("ports_per_node", "devices_per_island", "nodes_per_rack"):
+            if getattr(self, name) is not None:
+                self._count(name)
+        for size, link in (("devices_per_island", "island"), ("nodes_per_rack", "inter_rack")):
+            if (getattr(self, size) is None) != (getattr(self, link) is None):
+                raise InvalidRequest(
+                    f"cluster {self.id!r}: {size} and {link} belong together; state both or neither",
+                    field=f"cluster.{link}",
+                )
+
+    def _count(self, name: str) -> None:
+        value = getattr(self, name)
+        count = whole_number(value, f"cluster {self.id!r}: {name}", f"cluster.{name}", "at least 1")
+        object.__setattr__(self, name, count)
 
     @property
     def device_count(self) -> int:
         """Devices in the whole cluster."""
         return self.devices_per_node * self.node_count
+
+    @property
+    def rack_count(self) -> int:
+        """Racks that the nodes fill; 1 where none are stated."""
+        return -(-self.node_count // (self.nodes_per_rack or self.node_count))
+
+    def using(self, devices_per_node: int) -> ClusterSpec:
+        """The cluster with only so many devices of each node in use: they share all ports that they reach.
+
+        A device drives one port. Where ports are fewer than devices, those in use divide them. Raises
+        InvalidRequest when a node has fewer devices.
+        """
+        used = whole_number(
+            devices_per_node, f"cluster {self.id!r}: devices in use", "cluster.devices_per_node", "at least 1"
+        )
+        if used > self.devices_per_node:
+            raise InvalidRequest(
+                f"cluster {self.id!r}: {used} devices of each node, but a node has {self.devices_per_node}",
+                field="cluster.devices_per_node",
+            )
+        ports = self.ports_per_node or self.devices_per_node
+        port_bytes_per_s = self.inter_node.bytes_per_s * self.devices_per_node / ports
+        share = port_bytes_per_s * min(ports, used) / used
+        factor = share / self.inter_node.bytes_per_s
+        above = self.inter_rack
+        return replace(
+            self,
+            devices_per_node=used,
+            ports_per_node=min(ports, used),
+            inter_node=replace(self.inter_node, bytes_per_s=share),
+            inter_rack=None if above is None else replace(above, bytes_per_s=above.bytes_per_s * factor),
+        )
 
     def log_spread(self, device_count: int) -> float | None:
         """90 % log half-width of exchanges among so many devices, None where a link was never measured."""

@@ -142,6 +142,11 @@ def count(unit: str, high: int) -> Callable[[Any], str | None]:
     )
 
 
+def truth(value: Any) -> str | None:
+    """`true` or `false`."""
+    return None if isinstance(value, bool) else "true or false"
+
+
 def year(value: Any) -> str | None:
     """A year that has devices."""
     good = isinstance(value, int) and not isinstance(value, bool) and 1990 <= value <= 2100

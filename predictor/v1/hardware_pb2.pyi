@@ -91,19 +91,21 @@ class DeviceSpec(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., vendor: _Optional[str] = ..., kind: _Optional[_Union[DeviceKind, str]] = ..., architecture: _Optional[str] = ..., memory_bytes: _Optional[float] = ..., memory_bytes_per_s: _Optional[float] = ..., vector_flops_per_s: _Optional[float] = ..., matrix_flops_per_s: _Optional[_Mapping[str, float]] = ..., core_count: _Optional[int] = ..., clock_hz: _Optional[float] = ..., tdp_w: _Optional[float] = ..., l2_bytes: _Optional[float] = ..., idle_w: _Optional[float] = ..., year: _Optional[int] = ..., form_factor: _Optional[str] = ..., pcie_generation: _Optional[float] = ..., link_kind: _Optional[str] = ..., link_bytes_per_s: _Optional[float] = ..., aliases: _Optional[_Iterable[str]] = ..., sources: _Optional[_Mapping[str, str]] = ..., notes: _Optional[str] = ..., estimated_fields: _Optional[_Iterable[str]] = ..., reported_memory_bytes: _Optional[float] = ...) -> None: ...
 
 class LinkSpec(_message.Message):
-    __slots__ = ("kind", "latency_s", "bytes_per_s", "log_spread")
+    __slots__ = ("kind", "latency_s", "bytes_per_s", "log_spread", "in_switch")
     KIND_FIELD_NUMBER: _ClassVar[int]
     LATENCY_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     LOG_SPREAD_FIELD_NUMBER: _ClassVar[int]
+    IN_SWITCH_FIELD_NUMBER: _ClassVar[int]
     kind: str
     latency_s: float
     bytes_per_s: float
     log_spread: float
-    def __init__(self, kind: _Optional[str] = ..., latency_s: _Optional[float] = ..., bytes_per_s: _Optional[float] = ..., log_spread: _Optional[float] = ...) -> None: ...
+    in_switch: bool
+    def __init__(self, kind: _Optional[str] = ..., latency_s: _Optional[float] = ..., bytes_per_s: _Optional[float] = ..., log_spread: _Optional[float] = ..., in_switch: bool = ...) -> None: ...
 
 class ClusterSpec(_message.Message):
-    __slots__ = ("id", "device_id", "devices_per_node", "node_count", "intra_node", "inter_node", "name", "sources")
+    __slots__ = ("id", "device_id", "devices_per_node", "node_count", "intra_node", "inter_node", "name", "sources", "ports_per_node", "rails", "devices_per_island", "island", "nodes_per_rack", "inter_rack")
     class SourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +121,12 @@ class ClusterSpec(_message.Message):
     INTER_NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    PORTS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
+    RAILS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_PER_ISLAND_FIELD_NUMBER: _ClassVar[int]
+    ISLAND_FIELD_NUMBER: _ClassVar[int]
+    NODES_PER_RACK_FIELD_NUMBER: _ClassVar[int]
+    INTER_RACK_FIELD_NUMBER: _ClassVar[int]
     id: str
     device_id: str
     devices_per_node: int
@@ -127,4 +135,10 @@ class ClusterSpec(_message.Message):
     inter_node: LinkSpec
     name: str
     sources: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., device_id: _Optional[str] = ..., devices_per_node: _Optional[int] = ..., node_count: _Optional[int] = ..., intra_node: _Optional[_Union[LinkSpec, _Mapping]] = ..., inter_node: _Optional[_Union[LinkSpec, _Mapping]] = ..., name: _Optional[str] = ..., sources: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    ports_per_node: int
+    rails: bool
+    devices_per_island: int
+    island: LinkSpec
+    nodes_per_rack: int
+    inter_rack: LinkSpec
+    def __init__(self, id: _Optional[str] = ..., device_id: _Optional[str] = ..., devices_per_node: _Optional[int] = ..., node_count: _Optional[int] = ..., intra_node: _Optional[_Union[LinkSpec, _Mapping]] = ..., inter_node: _Optional[_Union[LinkSpec, _Mapping]] = ..., name: _Optional[str] = ..., sources: _Optional[_Mapping[str, str]] = ..., ports_per_node: _Optional[int] = ..., rails: bool = ..., devices_per_island: _Optional[int] = ..., island: _Optional[_Union[LinkSpec, _Mapping]] = ..., nodes_per_rack: _Optional[int] = ..., inter_rack: _Optional[_Union[LinkSpec, _Mapping]] = ...) -> None: ...

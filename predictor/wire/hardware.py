@@ -11,6 +11,7 @@ from predictor.v1 import hardware_pb2 as pb
 _KIND_PREFIX = "DEVICE_KIND_"
 _OPTIONAL = ("l2_bytes", "idle_w", "year", "pcie_generation", "link_bytes_per_s", "reported_memory_bytes")
 _POSITIVE = ("memory_bytes", "memory_bytes_per_s", "vector_flops_per_s", "core_count", "clock_hz", "tdp_w")
+_COUNTS = ("ports_per_node", "devices_per_island", "nodes_per_rack")
 _PLAIN = ("id", "name", "vendor", "architecture", "form_factor", "link_kind", "notes", *_POSITIVE)
 
 
@@ -64,6 +65,12 @@ def cluster_to_proto(cluster: ClusterSpec) -> pb.ClusterSpec:
         inter_node=_link_to_proto(cluster.inter_node),
         name=cluster.name,
         sources=dict(cluster.sources),
+        ports_per_node=cluster.ports_per_node,
+        rails=cluster.rails,
+        devices_per_island=cluster.devices_per_island,
+        island=None if cluster.island is None else _link_to_proto(cluster.island),
+        nodes_per_rack=cluster.nodes_per_rack,
+        inter_rack=None if cluster.inter_rack is None else _link_to_proto(cluster.inter_rack),
     )
 
 
@@ -75,6 +82,7 @@ def cluster_from_proto(message: pb.ClusterSpec) -> ClusterSpec:
                 f"cluster_spec {message.id!r}: {name} is {getattr(message, name)}; expected at least 1",
                 field=f"cluster.{name}",
             )
+    counts: dict[str, Any] = {name: getattr(message, name) for name in _COUNTS if message.HasField(name)}
     return ClusterSpec(
         id=message.id,
         device_id=message.device_id,
@@ -84,6 +92,13 @@ def cluster_from_proto(message: pb.ClusterSpec) -> ClusterSpec:
         inter_node=_link_from_proto(message.inter_node, message.id),
         name=message.name,
         sources=dict(sorted(message.sources.items())),
+        rails=message.rails,
+        **counts,
+        **{
+            name: _link_from_proto(getattr(message, name), message.id)
+            for name in ("island", "inter_rack")
+            if message.HasField(name)
+        },
     )
 
 
@@ -93,6 +108,7 @@ def _link_to_proto(link: LinkSpec) -> pb.LinkSpec:
         latency_s=link.latency_s,
         bytes_per_s=link.bytes_per_s,
         log_spread=link.log_spread,
+        in_switch=link.in_switch,
     )
 
 
@@ -104,4 +120,4 @@ def _link_from_proto(message: pb.LinkSpec, cluster: str) -> LinkSpec:
             field="cluster",
         )
     spread = message.log_spread if message.HasField("log_spread") else None
-    return LinkSpec(message.kind, message.latency_s, message.bytes_per_s, spread)
+    return LinkSpec(message.kind, message.latency_s, message.bytes_per_s, spread, message.in_switch)

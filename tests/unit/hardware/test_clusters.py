@@ -32,7 +32,10 @@ def test_shipped_clusters_name_shipped_devices_and_their_links() -> None:
     for cluster in list_clusters():
         device = find_device(cluster.device_id)
         assert device.id == cluster.device_id
-        assert set(cluster.sources) == {"intra_node", "inter_node"}
+        levels = {"island": cluster.island, "inter_rack": cluster.inter_rack}
+        stated = {name for name, link in levels.items() if link is not None}
+        assert set(cluster.sources) == {"intra_node", "inter_node"} | stated
+        assert cluster.intra_node.in_switch == own_link(device).in_switch
         assert cluster.inter_node.bytes_per_s <= cluster.intra_node.bytes_per_s
         assert cluster.intra_node.bytes_per_s == pytest.approx(own_link(device).bytes_per_s, rel=0.01)
 
@@ -138,3 +141,49 @@ def test_a_long_name_is_cut() -> None:
     with pytest.raises(UnknownName) as caught:
         find_cluster("x" * 100_000)
     assert len(caught.value.message) < 1000
+
+
+TOPOLOGY = (
+    CLUSTER
+    + """
+ports_per_node = 1
+rails = true
+devices_per_island = 2
+island = { kind = "nvlink", gb_per_s = 100, latency_us = 1 }
+nodes_per_rack = 1
+oversubscription = 4
+"""
+)
+
+
+def test_a_file_states_islands_ports_rails_and_racks(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOPOLOGY)
+    cluster = load_cluster_file(path)
+    assert (cluster.ports_per_node, cluster.rails, cluster.devices_per_island) == (1, True, 2)
+    assert cluster.island is not None and cluster.island.bytes_per_s == 100e9
+    assert cluster.inter_rack is not None and cluster.inter_rack.bytes_per_s == 1.25e9 / 4
+    assert cluster.rack_count == 2
+
+
+@pytest.mark.parametrize("missing", ["devices_per_island", "island", "nodes_per_rack", "oversubscription"])
+def test_half_a_level_is_refused(tmp_path: Path, missing: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("\n".join(line for line in TOPOLOGY.splitlines() if not line.startswith(missing)))
+    with pytest.raises(InvalidInput, match="belong together"):
+        load_cluster_file(path)
+
+
+def test_fewer_devices_share_the_ports_of_their_node() -> None:
+    one_port = find_cluster("aws-g4dn-12xlarge:4x1")
+    assert (one_port.device_count, one_port.inter_node.bytes_per_s) == (4, 6.25e9)
+    assert find_cluster("aws-g4dn-12xlarge:4x2").inter_node.bytes_per_s == 3.125e9
+    own_port = find_cluster("dgx-a100-80gb:4x2")
+    assert (own_port.device_count, own_port.inter_node.bytes_per_s) == (8, 25e9)
+    assert find_cluster("aws-p4d-24xlarge:2x2").inter_node.bytes_per_s == 12.5e9
+
+
+@pytest.mark.parametrize("name", ["dgx-a100-80gb:4x0", "dgx-a100-80gb:4x9", "dgx-a100-80gb:4x"])
+def test_devices_in_use_fit_a_node(name: str) -> None:
+    with pytest.raises(InvalidInput, match="from 1 to 8"):
+        find_cluster(name)
