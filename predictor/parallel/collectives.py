@@ -1,25 +1,24 @@
-"""Collectives on alpha-beta links: how long a group of equal ranks takes to exchange a tensor.
+"""Collectives: how long a group of equal ranks takes to exchange a tensor.
 
+Where the cluster carries learned times (`ClusterSpec.exchanges`) and they cover the group, those; else the
+formulas of `exchange_formulas` on links at the bandwidth that large collectives reach, with a start-up.
 A group that spans nodes reduces hierarchically, as NCCL does: reduce-scatter inside a node, all-reduce of the
-shards between nodes, all-gather inside a node. The stages are pipelined, so the slower link rules. Each rank
-sends 2 (n - 1) / n of the tensor in total: ring all-reduce, Patarasuk and Yuan 2009,
-doi:10.1016/j.jpdc.2008.09.002.
+shards between nodes, all-gather inside a node; or along a tree of nodes, where that is faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from predictor.errors import InvalidPlan
 from predictor.hardware.spec import ClusterSpec, LinkSpec
+from predictor.parallel.exchange_formulas import COMMON, FloatArray, Level, Wires, algorithms
 from predictor.units import MIB
 
-FloatArray: TypeAlias = NDArray[np.float64]
 Sizes = TypeVar("Sizes", float, FloatArray)
 
 # Time before the first byte moves (launch and handshake of one collective): intercept of small all-reduces
@@ -44,9 +43,6 @@ _DEFAULT_FRACTION = 0.70
 RAMP_BYTES = 16 * MIB
 RAMP_FRACTION = 0.4
 
-# (stretched sizes, place, cluster, achieved bytes/s inside a node per device, between nodes per device) -> s
-Formula: TypeAlias = "Callable[[FloatArray, GroupShape, ClusterSpec, float, float], FloatArray]"
-
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
@@ -56,12 +52,17 @@ class GroupShape:
         per_node: ranks on a full node; `smallest_node`: ranks on the last one.
         nodes: nodes the group touches.
         size: ranks in all; 0 when all nodes but the last are full.
+        racks: racks it touches; `smallest_rack`: ranks in the one with the fewest (0: in one rack, all).
+        in_island: whether all ranks of a node lie in one island of it.
     """
 
     per_node: int
     nodes: int
     smallest_node: int
     size: int = 0
+    racks: int = 1
+    smallest_rack: int = 0
+    in_island: bool = False
 
     @property
     def ranks(self) -> int:
@@ -81,7 +82,18 @@ def group_shape(group_size: int, cluster: ClusterSpec) -> GroupShape:
         )
     per_node = min(group_size, cluster.devices_per_node)
     nodes = -(-group_size // per_node)
-    return GroupShape(per_node, nodes, group_size - (nodes - 1) * per_node)
+    racks, smallest_rack = 1, 0
+    if cluster.nodes_per_rack is not None and nodes > cluster.nodes_per_rack:
+        racks = -(-nodes // cluster.nodes_per_rack)
+        smallest_rack = group_size - (racks - 1) * cluster.nodes_per_rack * per_node
+    return GroupShape(
+        per_node,
+        nodes,
+        group_size - (nodes - 1) * per_node,
+        racks=racks,
+        smallest_rack=smallest_rack,
+        in_island=cluster.devices_per_island is not None and per_node <= cluster.devices_per_island,
+    )
 
 
 def all_reduce_sent_bytes(size_bytes: float, group_size: int) -> float:
@@ -90,28 +102,23 @@ def all_reduce_sent_bytes(size_bytes: float, group_size: int) -> float:
 
 
 def all_reduce_floor_s(size_bytes: float, group_size: int, cluster: ClusterSpec) -> float:
-    """Lower bound of an all-reduce: every link at its nameplate bandwidth, one latency per step, no start-up.
+    """Lower bound of an all-reduce by the formulas: links at nameplate bandwidth, no start-up.
 
     Args:
         size_bytes: size of the tensor on each rank.
         group_size: ranks, laid node by node.
     """
-    return _all_reduce_s(size_bytes, group_size, cluster, start_s=0.0, fraction=lambda link: 1.0)
+    place = group_shape(group_size, cluster)
+    if group_size == 1 or size_bytes <= 0:
+        return 0.0
+    return float(
+        _fastest("all_reduce", np.array([size_bytes]), wires_of(place, cluster, lambda link: 1.0))[0]
+    )
 
 
 def all_reduce_time_s(size_bytes: float, group_size: int, cluster: ClusterSpec) -> float:
-    """Expected time of an all-reduce: the floor with achieved bandwidths and the start-up of a collective.
-
-    With k ranks a node, m nodes, latencies a, achieved bandwidths b per device and the tensor S stretched by
-    the slower protocols of smaller tensors, S + RAMP_FRACTION min(S, RAMP_BYTES):
-
-        start + 2 (k - 1) a_intra + 2 (m - 1) a_inter
-              + max(2 (k - 1) / k * S / b_intra,  2 (m - 1) / m * S / (k b_inter))
-
-    0 for a single rank or an empty tensor.
-    """
-    stretched_bytes = size_bytes + RAMP_FRACTION * min(size_bytes, RAMP_BYTES)
-    return _all_reduce_s(stretched_bytes, group_size, cluster, start_s=START_S, fraction=achieved_fraction)
+    """Expected time of an all-reduce among ranks laid node by node: as `collective_time_s`."""
+    return collective_time_s("all_reduce", size_bytes, group_shape(group_size, cluster), cluster)
 
 
 def achieved_fraction(link: LinkSpec) -> float:
@@ -119,12 +126,16 @@ def achieved_fraction(link: LinkSpec) -> float:
     return ACHIEVED_FRACTION.get(link.kind, _DEFAULT_FRACTION)
 
 
-KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
+KINDS = tuple(COMMON)
 """Names of the collectives that `collective_time_s` knows."""
 
 
 def collective_time_s(kind: str, size_bytes: Sizes, place: GroupShape, cluster: ClusterSpec) -> Sizes:
     """Expected time of one collective in a group that lies on `cluster` as `place` says.
+
+    Learned times where the cluster carries some for such a group, else the fastest algorithm that needs no
+    help from a switch, on the achieved bandwidths, after a start-up; tensors S that are not large travel by
+    slower protocols, as S + RAMP_FRACTION min(S, RAMP_BYTES).
 
     Args:
         kind: one of KINDS.
@@ -134,100 +145,71 @@ def collective_time_s(kind: str, size_bytes: Sizes, place: GroupShape, cluster: 
 
     0 for a single rank or an empty tensor. Raises InvalidPlan for an unknown kind.
     """
-    ranks = place.ranks
-    formula = _FORMULAS.get(kind)
-    if formula is None:
+    if kind not in COMMON:
         raise InvalidPlan(f"collective {kind!r} is unknown; expected one of {', '.join(KINDS)}", field="kind")
     sizes = np.asarray(size_bytes, dtype=np.float64)
-    if ranks == 1:
+    if place.ranks == 1:
         times = np.zeros_like(sizes)
     else:
-        stretched = sizes + RAMP_FRACTION * np.minimum(sizes, RAMP_BYTES)
-        intra, inter = cluster.intra_node, cluster.inter_node
-        rates = (
-            intra.bytes_per_s * achieved_fraction(intra),
-            inter.bytes_per_s * achieved_fraction(inter),
+        found = None if cluster.exchanges is None else cluster.exchanges.times_s(kind, sizes, place, cluster)
+        times = np.where(
+            sizes > 0, formula_time_s(kind, sizes, place, cluster) if found is None else found, 0.0
         )
-        times = np.where(sizes > 0, START_S + formula(stretched, place, cluster, *rates), 0.0)
     return times if isinstance(size_bytes, np.ndarray) else float(times)
+
+
+def formula_time_s(kind: str, sizes: FloatArray, place: GroupShape, cluster: ClusterSpec) -> FloatArray:
+    """Times by the formulas alone, whatever the cluster carries; for two ranks and more, known kinds."""
+    stretched = sizes + RAMP_FRACTION * np.minimum(sizes, RAMP_BYTES)
+    wires = wires_of(place, cluster, achieved_fraction)
+    return START_S + _fastest(kind, stretched, wires)
+
+
+def collective_floor_s(
+    kind: str, sizes: FloatArray, place: GroupShape, cluster: ClusterSpec, *, own_kernels: bool = False
+) -> FloatArray:
+    """Lower bounds by the formulas: the fastest algorithm on links at nameplate bandwidth, no start-up.
+
+    Args:
+        own_kernels: an inference stack's own all-reduce (one shot). In-switch sums where the link has them.
+    """
+    wires = wires_of(place, cluster, lambda link: 1.0)
+    times = [formula(sizes, wires) for formula in algorithms(kind, wires, own_kernels=own_kernels)]
+    return np.asarray(np.minimum.reduce(times))
+
+
+def _fastest(kind: str, sizes: FloatArray, wires: Wires) -> FloatArray:
+    formulas = COMMON[kind]
+    found = formulas[0](sizes, wires)
+    for formula in formulas[1:]:
+        if wires.between.members > 1:
+            found = np.minimum(found, formula(sizes, wires))
+    return found
+
+
+def wires_of(place: GroupShape, cluster: ClusterSpec, fraction: Callable[[LinkSpec], float]) -> Wires:
+    """The links that a group uses, each at `fraction` of its nameplate bandwidth."""
+    near = cluster.island if place.in_island and cluster.island is not None else cluster.intra_node
+    far = cluster.inter_node
+    uplink = cluster.inter_rack if place.racks > 1 and cluster.inter_rack is not None else far
+    port, out = far.bytes_per_s * fraction(far), uplink.bytes_per_s * fraction(uplink)
+    per_rack = place.smallest_rack or place.ranks
+    return Wires(
+        inside=Level(place.per_node, near.latency_s, near.bytes_per_s * fraction(near)),
+        # Every rank drives its share through its own port; the node with the fewest ranks is the narrowest.
+        between=Level(place.nodes, far.latency_s, place.smallest_node * port),
+        across=Level(place.racks, uplink.latency_s, per_rack * out),
+        ranks=place.ranks,
+        port_bytes_per_s=port,
+        uplink_bytes_per_s=out,
+        per_node=place.smallest_node,
+        per_rack=per_rack,
+        in_switch=near.in_switch,
+        rails=cluster.rails,
+    )
 
 
 def sent_bytes(kind: str, size_bytes: Sizes, ranks: int) -> Sizes:
     """Bytes that the busiest rank sends in one collective of `collective_time_s`; the root of a broadcast."""
     shares = {"all_reduce": 2.0 * (ranks - 1) / ranks, "broadcast": 1.0, "send_recv": 1.0}
     return size_bytes * (shares.get(kind, (ranks - 1) / ranks) if ranks > 1 else 0.0)
-
-
-def _ring(passes: int) -> Formula:
-    """Rings inside nodes and between them, pipelined: 2 passes reduce and gather, 1 does either."""
-
-    def time_s(
-        sizes: FloatArray, place: GroupShape, cluster: ClusterSpec, intra_rate: float, inter_rate: float
-    ) -> FloatArray:
-        k, m = place.per_node, place.nodes
-        latency_s = passes * (k - 1) * cluster.intra_node.latency_s
-        latency_s += passes * (m - 1) * cluster.inter_node.latency_s
-        inside = passes * (k - 1) / k * sizes / intra_rate
-        between = passes * (m - 1) / m * sizes / (place.smallest_node * inter_rate)
-        return latency_s + np.maximum(inside, between)
-
-    return time_s
-
-
-def _all_to_all(
-    sizes: FloatArray, place: GroupShape, cluster: ClusterSpec, intra_rate: float, inter_rate: float
-) -> FloatArray:
-    """Every rank sends 1 / n to each other one: inside its node, and beyond over its own port."""
-    k, m, n = place.per_node, place.nodes, place.ranks
-    latency_s = (k - 1) * cluster.intra_node.latency_s + (m - 1) * cluster.inter_node.latency_s
-    inside, between = (k - 1) / n * sizes / intra_rate, (n - place.smallest_node) / n * sizes / inter_rate
-    return latency_s + np.maximum(inside, between if m > 1 else 0.0)
-
-
-def _broadcast(
-    sizes: FloatArray, place: GroupShape, cluster: ClusterSpec, intra_rate: float, inter_rate: float
-) -> FloatArray:
-    """A pipelined chain through all ranks."""
-    k, m = place.per_node, place.nodes
-    latency_s = (k - 1) * cluster.intra_node.latency_s + (m - 1) * cluster.inter_node.latency_s
-    between = sizes / (place.smallest_node * inter_rate) if m > 1 else 0.0
-    return latency_s + np.maximum(sizes / intra_rate if k > 1 else 0.0, between)
-
-
-def _send_recv(
-    sizes: FloatArray, place: GroupShape, cluster: ClusterSpec, intra_rate: float, inter_rate: float
-) -> FloatArray:
-    """One message over one link: between nodes when the pair, or ring, spans them."""
-    if place.nodes > 1:
-        return cluster.inter_node.latency_s + sizes / inter_rate
-    return cluster.intra_node.latency_s + sizes / intra_rate
-
-
-_FORMULAS: Mapping[str, Formula] = {
-    "all_reduce": _ring(2),
-    "reduce_scatter": _ring(1),
-    "all_gather": _ring(1),
-    "all_to_all": _all_to_all,
-    "broadcast": _broadcast,
-    "send_recv": _send_recv,
-}
-
-
-def _all_reduce_s(
-    size_bytes: float,
-    group_size: int,
-    cluster: ClusterSpec,
-    *,
-    start_s: float,
-    fraction: Callable[[LinkSpec], float],
-) -> float:
-    shape = group_shape(group_size, cluster)
-    if group_size == 1 or size_bytes <= 0:
-        return 0.0
-    intra, inter = cluster.intra_node, cluster.inter_node
-    latency_s = 2 * (shape.per_node - 1) * intra.latency_s + 2 * (shape.nodes - 1) * inter.latency_s
-    inside_s = 2 * (shape.per_node - 1) / shape.per_node * size_bytes / (intra.bytes_per_s * fraction(intra))
-    # Every rank drives its share through its own port; the node with the fewest ranks is the narrowest.
-    ports_bytes_per_s = shape.smallest_node * inter.bytes_per_s * fraction(inter)
-    between_s = 2 * (shape.nodes - 1) / shape.nodes * size_bytes / ports_bytes_per_s
-    return start_s + latency_s + max(inside_s, between_s)

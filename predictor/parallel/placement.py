@@ -33,7 +33,13 @@ def group_place(plan: Plan, group: str, cluster: ClusterSpec) -> GroupShape:
     Raises InvalidPlan when the plan needs more devices than the cluster has, or for an unknown group.
     """
     _check(plan, cluster)
-    return _place(axis_sizes(plan), plan.placement, axes_of(group), cluster.devices_per_node, 0, True)
+    return _place(axis_sizes(plan), plan.placement, axes_of(group), _bounds(cluster), 0, True)
+
+
+def _bounds(cluster: ClusterSpec) -> tuple[int, int, int]:
+    """Devices of an island, of a node and of a rack; 0 for levels that the cluster lacks."""
+    per_node = cluster.devices_per_node
+    return cluster.devices_per_island or 0, per_node, per_node * (cluster.nodes_per_rack or 0)
 
 
 def shard_place(plan: Plan, group: str, cluster: ClusterSpec, shards: int) -> tuple[GroupShape, GroupShape]:
@@ -45,7 +51,7 @@ def shard_place(plan: Plan, group: str, cluster: ClusterSpec, shards: int) -> tu
     """
     _check(plan, cluster)
     axes = axes_of(group)
-    args = axis_sizes(plan), plan.placement, axes, cluster.devices_per_node
+    args = axis_sizes(plan), plan.placement, axes, _bounds(cluster)
     if plan.group_size(group) % shards:
         raise InvalidPlan(
             f"plan: {shards} shards do not divide the {plan.group_size(group)} ranks of group {group}; take "
@@ -98,7 +104,7 @@ def _place(
     sizes: tuple[int, ...],
     placement: tuple[str, ...],
     axes: tuple[str, ...],
-    per_node: int,
+    bounds: tuple[int, int, int],
     shards: int,
     inside: bool,
 ) -> GroupShape:
@@ -106,6 +112,7 @@ def _place(
 
     `inside` looks at the members of a copy, else at those that hold the same part of each copy.
     """
+    per_island, per_node, per_rack = bounds
     members = group_members(sizes, placement, axes)
     if shards:
         copies = members.reshape(len(members), -1, shards)
@@ -120,7 +127,31 @@ def _place(
     counts = [np.unique(pattern, return_counts=True)[1] for pattern in patterns]
     # The node with the fewest ranks has the fewest ports.
     worst = min(counts, key=lambda count: (count.min(), -count.max()))
-    return GroupShape(int(worst.max()), len(worst), int(worst.min()), int(worst.sum()))
+    racks, smallest_rack = _worst_racks(members, per_rack)
+    return GroupShape(
+        int(worst.max()),
+        len(worst),
+        int(worst.min()),
+        int(worst.sum()),
+        racks,
+        smallest_rack,
+        bool(per_island) and _within_islands(members, per_node, per_island),
+    )
+
+
+def _worst_racks(members: IntArray, per_rack: int) -> tuple[int, int]:
+    """(racks, ranks in the rack with the fewest) of the group over the most racks; (1, 0) within one."""
+    if not per_rack:
+        return 1, 0
+    counts = [np.unique(row, return_counts=True)[1] for row in np.unique(members // per_rack, axis=0)]
+    most = max(len(count) for count in counts)
+    return (most, int(min(count.min() for count in counts if len(count) == most))) if most > 1 else (1, 0)
+
+
+def _within_islands(members: IntArray, per_node: int, per_island: int) -> bool:
+    """Whether no group has ranks in two islands of one node."""
+    nodes, islands = members // per_node, members // per_island
+    return all(len(np.unique(islands[row])) == len(np.unique(nodes[row])) for row in range(len(members)))
 
 
 @lru_cache(maxsize=4096)

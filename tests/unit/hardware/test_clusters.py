@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from predictor.hardware.catalog import (
     load_cluster_file,
 )
 from predictor.hardware.links import default_port, own_link, pcie_bytes_per_s
+from predictor.hardware.spec import LinkSpec
 
 CLUSTER = """
 id = "mine"
@@ -161,8 +163,8 @@ def test_a_file_states_islands_ports_rails_and_racks(tmp_path: Path) -> None:
     path.write_text(TOPOLOGY)
     cluster = load_cluster_file(path)
     assert (cluster.ports_per_node, cluster.rails, cluster.devices_per_island) == (1, True, 2)
-    assert cluster.island is not None and cluster.island.bytes_per_s == 100e9
-    assert cluster.inter_rack is not None and cluster.inter_rack.bytes_per_s == 1.25e9 / 4
+    assert cluster.island == LinkSpec("nvlink", 1e-6, 100e9)
+    assert cluster.inter_rack == replace(cluster.inter_node, bytes_per_s=1.25e9 / 4)
     assert cluster.rack_count == 2
 
 
