@@ -23,7 +23,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 
 _LARGE_WORKSPACE_FACTOR = 4
 # Beyond it, sums of sums leave 64 bits.
-_LARGEST_BYTES = 2**60
+LARGEST_BYTES = 2**60
 
 
 class Line(IntEnum):
@@ -127,7 +127,7 @@ class MemoryTimeline:
         node_names: tuple[str, ...] = (),
     ) -> MemoryTimeline:
         """Columns of `lifetimes`. Raises InvalidGraph for more bytes than the columns can add up."""
-        if held.total_bytes + sum(item.size_bytes for item in lifetimes) > _LARGEST_BYTES:
+        if held.total_bytes + sum(item.size_bytes for item in lifetimes) > LARGEST_BYTES:
             raise InvalidGraph(
                 "the graph's tensors add up to more than 2^60 bytes, which no memory holds; check its shapes"
             )

@@ -13,7 +13,7 @@ code, library handles) is a constant of the training rows' stack on NVIDIA devic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, fsum, log
 from typing import Any
@@ -112,13 +112,16 @@ def workspace_potential_bytes(program: Program) -> float:
     return more + _PLAIN_POTENTIAL * memory.reserved_bytes
 
 
-def memory_features(program: Program) -> FloatArray:
-    """One row in the order of FEATURES: shares and ratios of the program's own bytes."""
+def memory_features(program: Program, forward: ForwardWork | None = None) -> FloatArray:
+    """One row in the order of FEATURES: shares and ratios of the program's own bytes.
+
+    `forward` stands for what the program's own ops say.
+    """
     memory = program.memory
     reserved = max(1, memory.reserved_bytes)
     persistent = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_state_bytes
     ops = max(1, len(program.ops))
-    forward = _forward(program)
+    forward = forward or forward_work(program)
     traffic = max(1.0, fsum(forward.traffic.values()))
     flops = max(1.0, fsum(forward.flops.values()))
 
@@ -156,7 +159,7 @@ def memory_features(program: Program) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True)
-class _Forward:
+class ForwardWork:
     """Of the forward ops: bytes by family, FLOPs and the largest operands by kind of convolution."""
 
     traffic: Mapping[str, float]
@@ -166,7 +169,30 @@ class _Forward:
     distinct_convs: int
 
 
-def _forward(program: Program) -> _Forward:
+def mixed_forward(parts: Sequence[ForwardWork], weights: FloatArray) -> ForwardWork:
+    """The sum of `parts`, each times its weight: forward work at a size between theirs."""
+
+    def mix(name: str) -> dict[str, float]:
+        tables = [getattr(part, name) for part in parts]
+        return {
+            key: max(
+                0.0, float(sum(w * table.get(key, 0.0) for w, table in zip(weights, tables, strict=True)))
+            )
+            for key in tables[0]
+        }
+
+    sizes = np.array([part.largest_write_bytes for part in parts])
+    return ForwardWork(
+        mix("traffic"),
+        mix("flops"),
+        mix("largest_conv"),
+        max(0.0, float(weights @ sizes)),
+        parts[0].distinct_convs,
+    )
+
+
+def forward_work(program: Program) -> ForwardWork:
+    """Summed over the program's forward ops."""
     traffic: dict[str, float] = {}
     flops: dict[str, float] = {}
     largest: dict[str, float] = {}
@@ -187,7 +213,7 @@ def _forward(program: Program) -> _Forward:
         written = max(written, work.write_bytes)
         traffic[family] = traffic.get(family, 0.0) + work.moved_bytes
         flops[kind] = flops.get(kind, 0.0) + work.flops
-    return _Forward(traffic, flops, largest, written, len(convs))
+    return ForwardWork(traffic, flops, largest, written, len(convs))
 
 
 def _operand_bytes(work: OpWork) -> int:
@@ -246,7 +272,13 @@ class MemoryModel:
         )
         return peaks
 
-    def predict(self, program: Program, device: DeviceSpec, replicas: int = 1) -> MemoryEstimate:
+    def predict(
+        self,
+        program: Program,
+        device: DeviceSpec,
+        replicas: int = 1,
+        forward: ForwardWork | None = None,
+    ) -> MemoryEstimate:
         """Peak of one device when `replicas` of them share the global batch (`program` is one replica's).
 
         Without a backward pass nothing was measured: the allocator's figure stands uncorrected, the
@@ -254,7 +286,7 @@ class MemoryModel:
         """
         memory = program.memory
         training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
-        row = memory_features(program)
+        row = memory_features(program, forward)
         reserved = self._reserved_bytes(program, row, training)
         buffers = self._communication_bytes(program, replicas)
         context = self.runtime_context_bytes(device)

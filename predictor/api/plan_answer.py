@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,21 +10,24 @@ import numpy as np
 from predictor.api.answer import prediction_of
 from predictor.compose.energy import slowdown_under_cap
 from predictor.compose.interval import log_interval
-from predictor.compose.memory import compose_memory
+from predictor.compose.memory import MemoryCost, compose_memory
 from predictor.compose.plan_cost import (
     MicrobatchCosts,
     compose_plan,
     compose_plan_energy,
+    is_plain,
     microbatch_costs,
 )
+from predictor.compose.rank_costs import IntArray
 from predictor.compose.step_facts import step_facts
 from predictor.compose.time import ProgramCosts, TimeCost
 from predictor.compose.timeline import Timeline, timeline
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
-from predictor.models.memory import MemoryModel
+from predictor.models.memory import ForwardWork, MemoryModel
 from predictor.models.power import PowerModel
 from predictor.models.step_correction import StepCorrection
 from predictor.parallel.memory_stages import RankMemory
+from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Prediction
@@ -75,14 +79,7 @@ class Pricing:
         plan, microbatch = request.plan, self.microbatch(resolved)
         time, found = compose_plan(microbatch, plan, resolved.cluster, training=request.mode is Mode.TRAIN)
         time = self._corrected(resolved, time)
-        memory = compose_memory(
-            rank.program,
-            device,
-            plan,
-            self.memory,
-            memory=RankMemory(rank) if rank.program.timeline is not None else None,
-            ends=found.stages.ends,
-        )
+        memory = self.memory_of(rank, device, plan, found.stages.ends)
         energy = compose_plan_energy(
             rank,
             resolved.costs,
@@ -105,6 +102,28 @@ class Pricing:
             cluster=resolved.cluster,
             bundle_id=bundle_id,
         )
+
+    def memory_of(
+        self,
+        rank: RankProgram,
+        device: DeviceSpec,
+        plan: Plan,
+        ends: Sequence[int] | IntArray | None = None,
+        forward: ForwardWork | None = None,
+    ) -> MemoryCost:
+        """Peak of the device that needs the most when ranks of `plan` run `rank`, cut at `ends`."""
+        cut = not is_plain(plan) and rank.program.timeline is not None
+        memory = RankMemory(rank) if cut else None
+        return compose_memory(
+            rank.program, device, plan, self.memory, memory=memory, ends=ends, forward=forward
+        )
+
+    def stage_ends(self, resolved: Resolved) -> IntArray:
+        """Pieces up to and including each virtual stage of the request's plan."""
+        plan, training = resolved.request.plan, resolved.request.mode is Mode.TRAIN
+        return compose_plan(self.microbatch(resolved), plan, resolved.cluster, training=training)[
+            1
+        ].stages.ends
 
     def _corrected(self, resolved: Resolved, time: TimeCost) -> TimeCost:
         """`time` times what published runs teach, all parts alike; training on several devices only."""

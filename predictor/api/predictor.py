@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.api.answer import assemble
 from predictor.api.explain import explain_program
 from predictor.api.plan_answer import Pricing, Resolved
+from predictor.api.requested import assumed_cluster, local_batch, requested_cluster, requested_device
 from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
 from predictor.compose.calibrated import calibrated_costs
@@ -21,7 +22,7 @@ from predictor.compose.energy import program_profile
 from predictor.compose.footprint import footprint
 from predictor.compose.plan_cost import is_plain
 from predictor.compose.time import ProgramCosts, price_program
-from predictor.errors import InvalidGraph, InvalidPlan, InvalidRequest, PerfcastError
+from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.graph import Graph
 from predictor.features.program_source import ProgramSource
 from predictor.features.work import Program
@@ -29,7 +30,7 @@ from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.aggregate_features import LATEST_VERSION, JobContext
 from predictor.models.bundle import Bundle
 from predictor.models.device_calibration import DeviceCalibration, stored_calibrations
-from predictor.models.memory import MemoryModel
+from predictor.models.memory import ForwardWork, MemoryModel
 from predictor.models.network_calibration import NetworkCalibration, stored_networks
 from predictor.models.op_time import OpTimeModel
 from predictor.models.power import PowerModel
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from predictor.api.fit import Axis, FitAnswer
     from predictor.api.plan_search import PlanSource
+    from predictor.compose.memory import MemoryCost
     from predictor.compose.timeline import Timeline
     from predictor.features.thin import ThinGraph
     from predictor.search.search import Goal, SearchResult
@@ -212,7 +215,7 @@ class Predictor:
             raise InvalidRequest("plan search: no batch is given; add --batch N", field="batch")
         asked = replace(request, plan=Plan())
         if asked.cluster is None:
-            asked = replace(asked, cluster=_assumed_cluster(request, max_devices))
+            asked = replace(asked, cluster=assumed_cluster(request, max_devices))
         return self._plan_sources.get_or(
             (self._request_key(asked), with_energy),
             lambda: PlanSource(
@@ -224,6 +227,53 @@ class Predictor:
                 with_energy=with_energy,
             ),
         )
+
+    def memory(self, request: PredictionRequest) -> MemoryCost:
+        """Peak memory alone, with the chance that it fits; its time is not asked for. Raises as `predict`."""
+        return self.memory_of(request, self.rank(request))
+
+    def rank(self, request: PredictionRequest) -> RankProgram:
+        """One microbatch of one rank of the request's plan. Raises as `predict`."""
+        return self._rank(request)[1]
+
+    def memory_of(
+        self,
+        request: PredictionRequest,
+        rank: RankProgram,
+        forward: ForwardWork | None = None,
+        ends: NDArray[np.intp] | None = None,
+    ) -> MemoryCost:
+        """The request's peak when its ranks run `rank`, cut at `ends`; see predictor.api.fit."""
+        device = requested_device(request)
+        requested_cluster(request, device)
+        if ends is None and request.plan.pp > 1:
+            ends = self.stage_ends(request)
+        return self._pricing.memory_of(rank, device, request.plan, ends, forward)
+
+    def stage_ends(self, request: PredictionRequest) -> NDArray[np.intp]:
+        """Pieces up to and including each virtual stage of the request's plan. Raises as `predict`."""
+        return self._pricing.stage_ends(self._resolve(request))
+
+    def fit(
+        self,
+        request: PredictionRequest,
+        *,
+        axis: str | Axis = "batch",
+        probability: float = 0.9,
+    ) -> FitAnswer:
+        """The largest size along `axis` with which the job fits with `probability`.
+
+        Args:
+            request: all else of the job; its own size is where the search begins.
+            axis: `batch`, a symbolic dimension of the graph, or an Axis of predictor.api.fit.
+
+        Raises InvalidRequest for what is no axis or probability, else as `predict` for the smallest size.
+        """
+        from predictor.api.fit import Axis, batch_axis, dimension_axis, fit
+
+        if not isinstance(axis, Axis):
+            axis = batch_axis(request) if axis == "batch" else dimension_axis(request, axis)
+        return fit(self, axis, probability)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Predictor.load, (self._bundle.path,)
@@ -253,7 +303,7 @@ class Predictor:
         source = request.graph
         if not isinstance(source, str | bytes | os.PathLike | Graph):
             return self._resolve_graph(request), None
-        binding = Binding(_local_batch(request), request.dims, request.input_shapes)
+        binding = Binding(local_batch(request), request.dims, request.input_shapes)
         graph = self._sources.graph(source, binding)
         thin = self._thin.get_or((graph.fingerprint, graph.notes), lambda: thinned(graph))
         if not thin.runs:
@@ -263,9 +313,7 @@ class Predictor:
         return resolved, None if pieces is None else whole_rows(thin, pieces)
 
     def _resolve(self, request: PredictionRequest, *, needs_graph: bool = False) -> Resolved:
-        from predictor.hardware.catalog import find_device
-
-        device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
+        device = requested_device(request)
         cluster = self._cluster(request, device)
         program_key, rank = self._rank(request, needs_graph=needs_graph)
         costs = self._costs.get_or(
@@ -280,7 +328,7 @@ class Predictor:
         return Resolved(request, rank, device, cluster, costs)
 
     def _cluster(self, request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:
-        cluster = _cluster(request, device)
+        cluster = requested_cluster(request, device)
         found = [network for network in self._networks if cluster is not None and network.is_of(cluster)]
         return found[0].applied(cluster) if found and cluster is not None else cluster
 
@@ -293,7 +341,7 @@ class Predictor:
 
     def _rank(self, request: PredictionRequest, *, needs_graph: bool = False) -> tuple[Hashable, RankProgram]:
         """One microbatch of one rank, and what its program is remembered under."""
-        binding = Binding(_local_batch(request), request.dims, request.input_shapes)
+        binding = Binding(local_batch(request), request.dims, request.input_shapes)
         options = (_job_key(request), request.strict)
         source, plan = request.graph, request.plan
         if not isinstance(source, str | bytes | os.PathLike | Graph):
@@ -403,60 +451,3 @@ def _rank_program(graph: Graph, request: PredictionRequest) -> RankProgram:
         runtime=request.runtime,
         strict=request.strict,
     )
-
-
-def _local_batch(request: PredictionRequest) -> int | None:
-    """Samples of one microbatch of one replica."""
-    replicas, parts = request.plan.dp, request.plan.microbatches
-    if replicas * parts == 1 or isinstance(request.graph, Graph):
-        return request.batch
-    if request.batch is None:
-        raise InvalidRequest(
-            f"plan: {replicas} replicas share the global batch, and no batch is given; add --batch N"
-            if parts == 1
-            else f"plan: {replicas * parts} microbatches share the global batch, and no batch is given; add "
-            "--batch N",
-            field="batch",
-        )
-    if request.batch % (replicas * parts):
-        whole = replicas * parts
-        below = request.batch // whole * whole
-        near = f"{below} or {below + whole}" if below else str(whole)
-        over = f"dp={replicas} replicas" + (f" in {parts} microbatches each" if parts > 1 else "")
-        raise InvalidPlan(
-            f"plan: batch {request.batch} does not divide over {over}; try batch {near}",
-            field="batch",
-        )
-    return request.batch // (replicas * parts)
-
-
-def _cluster(request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:
-    from predictor.hardware.catalog import default_cluster, find_cluster
-
-    count = request.plan.device_count
-    if request.cluster is None:
-        return default_cluster(device, count) if count > 1 else None
-    cluster = find_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
-    if count > cluster.device_count:
-        raise InvalidPlan(
-            f"plan: {count} devices, but cluster {cluster.id} has {cluster.device_count}; lower "
-            f"{_largest_axis(request.plan)} or name a larger one",
-            field=f"plan.{_largest_axis(request.plan)}",
-        )
-    return cluster
-
-
-def _largest_axis(plan: Plan) -> str:
-    return max(("dp", "tp", "pp", "cp"), key=lambda name: int(getattr(plan, name)))
-
-
-def _assumed_cluster(request: PredictionRequest, max_devices: int | None) -> ClusterSpec:
-    from predictor.hardware.catalog import default_cluster, find_device
-
-    if max_devices is None:
-        raise InvalidRequest(
-            "plan search: name a cluster or a number of devices: --cluster NAME or --max-devices N",
-            field="cluster",
-        )
-    device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
-    return default_cluster(device, max_devices)

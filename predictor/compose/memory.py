@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from predictor.features.dtype import Compute
 from predictor.features.work import Phase, Program
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.memory import MemoryEstimate, MemoryModel
+from predictor.models.memory import ForwardWork, MemoryEstimate, MemoryModel
 from predictor.models.memory_allocated import AllocatedJob
 from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
 from predictor.parallel.memory_weights import TORCH_BUFFERS, GradientBuffers
@@ -93,6 +93,7 @@ def compose_memory(
     memory: RankMemory | None = None,
     ends: Sequence[int] | NDArray[np.intp] | None = None,
     buffers: GradientBuffers = TORCH_BUFFERS,
+    forward: ForwardWork | None = None,
 ) -> MemoryCost:
     """Peak of the device that needs the most, and whether its central value fits.
 
@@ -101,10 +102,11 @@ def compose_memory(
         memory: the rank, for plans that cut it or share its weights; without it the whole batch runs at once.
         ends: pieces up to and including each virtual stage; None is one stage.
         buffers: how the framework keeps gradients.
+        forward: stands for what the program's own ops say of its forward pass.
     """
     capacity = usable_bytes(device)
     if memory is None or (is_single(plan) and not buffers.resident):
-        estimate = model.predict(program, device, plan.dp)
+        estimate = model.predict(program, device, plan.dp, forward)
         return _cost(estimate, capacity, None)
     training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
     stage = worst_stage(

@@ -1,0 +1,74 @@
+"""Which device, cluster and samples of a rank a request means."""
+
+from __future__ import annotations
+
+from predictor.errors import InvalidPlan, InvalidRequest
+from predictor.features.graph import Graph
+from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.parallel.plan import Plan
+from predictor.request import PredictionRequest
+
+
+def local_batch(request: PredictionRequest) -> int | None:
+    """Samples of one microbatch of one replica. Raises InvalidRequest, InvalidPlan: they do not divide."""
+    replicas, parts = request.plan.dp, request.plan.microbatches
+    if replicas * parts == 1 or isinstance(request.graph, Graph):
+        return request.batch
+    if request.batch is None:
+        raise InvalidRequest(
+            f"plan: {replicas} replicas share the global batch, and no batch is given; add --batch N"
+            if parts == 1
+            else f"plan: {replicas * parts} microbatches share the global batch, and no batch is given; add "
+            "--batch N",
+            field="batch",
+        )
+    if request.batch % (replicas * parts):
+        whole = replicas * parts
+        below = request.batch // whole * whole
+        near = f"{below} or {below + whole}" if below else str(whole)
+        over = f"dp={replicas} replicas" + (f" in {parts} microbatches each" if parts > 1 else "")
+        raise InvalidPlan(
+            f"plan: batch {request.batch} does not divide over {over}; try batch {near}",
+            field="batch",
+        )
+    return request.batch // (replicas * parts)
+
+
+def requested_cluster(request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:
+    """The cluster that the plan needs, None for one device. Raises InvalidPlan: too small, UnknownName."""
+    from predictor.hardware.catalog import default_cluster, find_cluster
+
+    count = request.plan.device_count
+    if request.cluster is None:
+        return default_cluster(device, count) if count > 1 else None
+    cluster = find_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    if count > cluster.device_count:
+        raise InvalidPlan(
+            f"plan: {count} devices, but cluster {cluster.id} has {cluster.device_count}; lower "
+            f"{_largest_axis(request.plan)} or name a larger one",
+            field=f"plan.{_largest_axis(request.plan)}",
+        )
+    return cluster
+
+
+def _largest_axis(plan: Plan) -> str:
+    return max(("dp", "tp", "pp", "cp"), key=lambda name: int(getattr(plan, name)))
+
+
+def assumed_cluster(request: PredictionRequest, max_devices: int | None) -> ClusterSpec:
+    """As many devices as a search may use. Raises InvalidRequest when nothing says how many."""
+    from predictor.hardware.catalog import default_cluster
+
+    if max_devices is None:
+        raise InvalidRequest(
+            "plan search: name a cluster or a number of devices: --cluster NAME or --max-devices N",
+            field="cluster",
+        )
+    return default_cluster(requested_device(request), max_devices)
+
+
+def requested_device(request: PredictionRequest) -> DeviceSpec:
+    """Looked up by name where it is one. Raises UnknownDevice."""
+    from predictor.hardware.catalog import find_device
+
+    return request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
