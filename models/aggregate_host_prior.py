@@ -19,7 +19,9 @@ import numpy as np
 from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.aggregate_features import CLASSES, JobContext
-from predictor.models.aggregate_prior import PHASE_COUNT, REFERENCES, DeviceKernel, PricedOps, PriorRows
+from predictor.models.aggregate_harness import REFERENCES, Harness
+from predictor.models.aggregate_prior import PHASE_COUNT, DeviceKernel, PricedOps
+from predictor.models.aggregate_prior_fit import PriorRows
 
 KIND = "additive"
 _TYPICAL = (1.3, 4.0, 1.9, 6e-6)
@@ -40,6 +42,11 @@ class HostPrior:
     scales: FloatArray
     kernel: DeviceKernel
     sources: Mapping[str, float]
+
+    @property
+    def harness(self) -> Harness:
+        """What each source's way of timing adds."""
+        return Harness({**Harness.none().effects, "source": self.sources})
 
     def holds(self, device: DeviceSpec) -> bool:
         """Whether iterations on such a device were trained on."""

@@ -24,7 +24,7 @@ from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 from predictor.hardware.sustained import matrix_peak
 from predictor.models.aggregate_features import CLASSES, JobContext
-from predictor.models.aggregate_total import Total
+from predictor.models.aggregate_harness import Harness
 from predictor.types import Layout, Mode, Precision, Runtime
 
 KIND = "log_linear"
@@ -41,10 +41,6 @@ EFFECTS: Mapping[str, tuple[int, float]] = {
     "layout": (2 * (len(_VERSION_STEPS) + 1), 3.0),
 }
 """Effect -> (levels, strength of the pull to zero, in iterations whose time is all of one class)."""
-_BASE_LOG = 0.2
-_DEVICE_PULL, _SLOPE_PULL, _SOURCE_PULL, _PINNED = 6.0, 5.0, 20.0, 1e9
-REFERENCES = frozenset({"timm_benchmarks", "neusight-cells", "neusight", "aiconfigurator-ops", "profiles"})
-"""Sources that time nothing but the device's work, by its own clock: they have no harness effect."""
 LOG_LOWEST, LOG_HIGHEST = -1.5, 2.5
 """Bounds of the log multiplier that the booster starts from."""
 
@@ -98,6 +94,8 @@ DEVICE_KIND = np.repeat(
 # Specifications, scaled so that a distance of 1 halves what one device says about another.
 _LENGTHS = (0.7, 0.7, 0.7, 0.9, 1.2)
 _SAME_ARCHITECTURE, _OTHER_ARCHITECTURE = 1.0, 0.6
+_KINSHIP = 0.85
+_RATIO_LENGTHS = (1.0, 1.2, 2.0, 3.0)
 SAME_DEVICE = 0.02
 """Specifications nearer than this are one device."""
 
@@ -115,6 +113,16 @@ def specification(device: DeviceSpec) -> tuple[float, ...]:
     return tuple(float(np.log(value) / length) for value, length in zip(values, _LENGTHS, strict=True))
 
 
+def _ratios(apart: FloatArray) -> FloatArray:
+    """(d, 4) what separates devices, from differences of `specification` (d, 5).
+
+    Not how large they are but how they are made: tensor cores beside vector pipelines, arithmetic beside
+    memory, cores, cache beside cores.
+    """
+    vector, tensor, memory, cores, cache = (apart * np.array(_LENGTHS)).T
+    return np.stack([tensor - vector, vector - memory, cores, cache - cores], axis=1) / _RATIO_LENGTHS
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceKernel:
     """Known devices, as specifications (d, 5), vendors and architectures."""
@@ -122,6 +130,7 @@ class DeviceKernel:
     specifications: FloatArray
     vendors: tuple[str, ...]
     architectures: tuple[str, ...]
+    by_ratios: bool = True
 
     @classmethod
     def of(cls, devices: Sequence[DeviceSpec]) -> DeviceKernel:
@@ -134,10 +143,13 @@ class DeviceKernel:
 
     def likeness(self, device: DeviceSpec) -> FloatArray:
         """(d,) correlation of a device's effects with those of each known device, 1 for itself."""
-        squares = np.square(self.specifications - np.array(specification(device))).sum(axis=1)
+        apart = self.specifications - np.array(specification(device))
+        if self.by_ratios:
+            apart = _ratios(apart)
+        squares = np.square(apart).sum(axis=1)
         vendor = np.array([name == device.vendor for name in self.vendors], dtype=np.float64)
         kin = np.array([name == device.architecture for name in self.architectures])
-        factor = np.where(kin, _SAME_ARCHITECTURE, _OTHER_ARCHITECTURE)
+        factor = np.where(kin, _SAME_ARCHITECTURE, _KINSHIP if self.by_ratios else _OTHER_ARCHITECTURE)
         return np.asarray(vendor * factor * np.exp(-0.5 * squares), dtype=np.float64)
 
     def holds(self, device: DeviceSpec) -> bool:
@@ -158,6 +170,7 @@ class DeviceKernel:
             "specifications": self.specifications.tolist(),
             "vendors": list(self.vendors),
             "architectures": list(self.architectures),
+            "by_ratios": self.by_ratios,
         }
 
     @classmethod
@@ -167,6 +180,7 @@ class DeviceKernel:
             np.array(data["specifications"], dtype=np.float64).reshape(-1, len(_LENGTHS)),
             tuple(data["vendors"]),
             tuple(data["architectures"]),
+            bool(data.get("by_ratios", False)),
         )
 
 
@@ -178,7 +192,7 @@ class Prior:
         effects: (GROUP_COUNT, all levels of all effects). device: (DEVICE_KINDS, devices).
         slope: (GROUP_COUNT, 2): of 32-bit jobs and of others.
         kernel, inverse: the devices, and the inverse of their likenesses (d, d).
-        sources: log factor of each source's harness.
+        harness: what each source's way of timing adds.
     """
 
     effects: FloatArray
@@ -186,7 +200,7 @@ class Prior:
     slope: FloatArray
     kernel: DeviceKernel
     inverse: FloatArray
-    sources: Mapping[str, float]
+    harness: Harness
 
     def device_effect(self, device: DeviceSpec) -> FloatArray:
         """(GROUP_COUNT,) effects of any device."""
@@ -216,7 +230,7 @@ class Prior:
             "slope": np.round(self.slope, 5).tolist(),
             "kernel": self.kernel.to_json(),
             "inverse": self.inverse.tolist(),
-            "sources": {name: round(value, 5) for name, value in self.sources.items()},
+            "harness": self.harness.to_json(),
         }
 
     @classmethod
@@ -230,7 +244,7 @@ class Prior:
             np.array(data["slope"], dtype=np.float64),
             kernel,
             np.array(data["inverse"], dtype=np.float64).reshape(count, count),
-            {name: float(value) for name, value in data["sources"].items()},
+            Harness.from_json(data.get("harness", {})),
         )
 
 
@@ -248,161 +262,3 @@ def effect_columns(level: Levels) -> Levels:
 def slope_column(job: JobContext) -> int:
     """Which slope a job takes: that of 32-bit arithmetic, or of less."""
     return 0 if job.precision in (Precision.FP32, Precision.FP64) else 1
-
-
-@dataclass(frozen=True, slots=True)
-class PriorRows:
-    """What a fit needs: r iterations, n ops.
-
-    Attributes:
-        row: (n,) iteration of each op. group: (n,). floor_s, log_learned: (n,).
-        log_time, weight: (r,). level: (r, effects). slope: (r,) column.
-        device, source: (r,) index into `devices` and `sources`.
-    """
-
-    row: Levels
-    group: Levels
-    floor_s: FloatArray
-    log_learned: FloatArray
-    log_time: FloatArray
-    weight: FloatArray
-    level: Levels
-    slope: Levels
-    device: Levels
-    devices: tuple[DeviceSpec, ...]
-    source: Levels
-    sources: tuple[str, ...]
-
-
-_ROUNDS = 8
-_HUBER = 0.3
-
-
-def fit_prior(rows: PriorRows, total: Total) -> Prior:
-    """Fits all weights; `total` composes op times into that of an iteration."""
-    design = _Design(rows)
-    weights = design.start()
-    for _ in range(_ROUNDS):
-        log_m = design.log_multiplier(weights)
-        shares, log_total = total.shares(rows.floor_s * np.exp(log_m))
-        residual = rows.log_time - log_total
-        robust = rows.weight / np.sqrt(1 + (residual / _HUBER) ** 2)
-        weights = design.step(weights, shares, residual, robust)
-    return design.prior(weights)
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Weights of one effect: (classes, levels), from `start` on in the vector of all."""
-
-    start: int
-    classes: int
-    levels: int
-    of_op: Levels
-    level: Levels
-    sloped: bool = False
-
-    @property
-    def place(self) -> slice:
-        return slice(self.start, self.start + self.classes * self.levels)
-
-
-class _Design:
-    """Where each weight sits in one vector, and the normal equations of a step.
-
-    Blocks in order: each effect's (class, level), devices (kind, device), sources (1, source), slopes
-    (class, 2). Only classes that occur have columns.
-    """
-
-    def __init__(self, rows: PriorRows) -> None:
-        self._rows = rows
-        self._present = np.unique(rows.group)
-        position = np.full(GROUP_COUNT, -1, dtype=np.intp)
-        position[self._present] = np.arange(len(self._present))
-        by_class = position[rows.group]
-        self._kernel = DeviceKernel.of(rows.devices)
-        count = len(rows.devices)
-        likeness = np.array([self._kernel.likeness(device) for device in rows.devices]).reshape(count, count)
-        self._inverse = np.asarray(np.linalg.inv(likeness + 1e-6 * np.eye(count)), dtype=np.float64)
-        self._blocks: list[_Block] = []
-        for (size, _), level in zip(EFFECTS.values(), rows.level.T, strict=True):
-            self._add(len(self._present), size, by_class, level)
-        self._add(len(DEVICE_KINDS), count, DEVICE_KIND[rows.group], rows.device)
-        self._add(1, len(rows.sources), np.zeros_like(rows.group), rows.source)
-        self._add(len(self._present), 2, by_class, rows.slope, sloped=True)
-        self._target = self.start()
-        self._penalty = self._pulls()
-
-    def _add(self, classes: int, size: int, of_op: Levels, level: Levels, *, sloped: bool = False) -> None:
-        start = self._blocks[-1].place.stop if self._blocks else 0
-        self._blocks.append(_Block(start, classes, size, of_op, level, sloped))
-
-    def start(self) -> FloatArray:
-        """Base at the usual loss, slopes at 1, all else 0."""
-        weights = np.zeros(self._blocks[-1].place.stop)
-        weights[self._blocks[0].place] = _BASE_LOG
-        weights[self._blocks[-1].place] = 1.0
-        return weights
-
-    def log_multiplier(self, weights: FloatArray) -> FloatArray:
-        """(n,) of every op."""
-        rows = self._rows
-        found = np.zeros(len(rows.row))
-        for block in self._blocks:
-            value = weights[block.start + block.of_op * block.levels + block.level[rows.row]]
-            found += value * rows.log_learned if block.sloped else value
-        return np.asarray(np.clip(found, LOG_LOWEST, LOG_HIGHEST), dtype=np.float64)
-
-    def step(
-        self, weights: FloatArray, shares: FloatArray, residual: FloatArray, robust: FloatArray
-    ) -> FloatArray:
-        """One Gauss-Newton step on the penalised, weighted squares."""
-        jacobian = self._jacobian(shares)
-        used = np.asarray(np.abs(jacobian).sum(axis=0) > 0)
-        narrow = jacobian[:, used]
-        normal = ((narrow * robust[:, None].astype(np.float32)).T @ narrow).astype(np.float64)
-        pull = self._penalty @ (weights - self._target)
-        right = narrow.T @ (robust * residual) - pull[used]
-        moved = weights.copy()
-        moved[used] += np.linalg.solve(normal + self._penalty[np.ix_(used, used)], right)
-        return moved
-
-    def prior(self, weights: FloatArray) -> Prior:
-        """The weights by class; classes that never occurred keep the starting point."""
-        *effect_blocks, device_block, source_block, slope_block = self._blocks
-        columns = [weights[block.place].reshape(-1, block.levels) for block in effect_blocks]
-        effects = np.zeros((GROUP_COUNT, sum(block.levels for block in effect_blocks)))
-        effects[:, 0] = _BASE_LOG
-        effects[self._present] = np.concatenate(columns, axis=1)
-        slope = np.ones((GROUP_COUNT, slope_block.levels))
-        slope[self._present] = weights[slope_block.place].reshape(-1, slope_block.levels)
-        device = weights[device_block.place].reshape(len(DEVICE_KINDS), -1)
-        sources = dict(zip(self._rows.sources, map(float, weights[source_block.place]), strict=True))
-        return Prior(effects, device, slope, self._kernel, self._inverse, sources)
-
-    def _jacobian(self, shares: FloatArray) -> NDArray[np.float32]:
-        rows, count = self._rows, len(self._rows.log_time)
-        jacobian = np.zeros((count, self._blocks[-1].place.stop), dtype=np.float32)
-        lines = np.arange(count)[:, None]
-        for block in self._blocks:
-            values = np.bincount(
-                rows.row * block.classes + block.of_op,
-                weights=shares * rows.log_learned if block.sloped else shares,
-                minlength=count * block.classes,
-            ).reshape(count, block.classes)
-            columns = block.start + np.arange(block.classes)[None] * block.levels + block.level[:, None]
-            jacobian[lines, columns] = values
-        return jacobian
-
-    def _pulls(self) -> FloatArray:
-        """(weights, weights) strength of the pull to the target: diagonal, but between devices."""
-        penalty = np.zeros((len(self._target), len(self._target)))
-        *effect_blocks, device_block, source_block, slope_block = self._blocks
-        for block, (_, pull) in zip(effect_blocks, EFFECTS.values(), strict=True):
-            penalty[block.place, block.place] = pull * np.eye(block.classes * block.levels)
-        of_devices = np.kron(np.eye(device_block.classes), _DEVICE_PULL * self._inverse)
-        penalty[device_block.place, device_block.place] = of_devices
-        pulls = [_PINNED if name in REFERENCES else _SOURCE_PULL for name in self._rows.sources]
-        penalty[source_block.place, source_block.place] = np.diag(pulls)
-        penalty[slope_block.place, slope_block.place] = _SLOPE_PULL * np.eye(slope_block.classes * 2)
-        return penalty

@@ -42,22 +42,35 @@ def iteration_s(device_s: FloatArray, host_s: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """r iterations of n ops: `row` (n,) names each op's, `rest_s` and `host_s` are (r,)."""
+    """r iterations of n ops: `row` (n,) names each op's; `rest_s`, `host_s` and what is waited for beside
+    them, `fixed_s`, are (r,)."""
 
     row: NDArray[np.intp]
     rest_s: FloatArray
     host_s: FloatArray
+    fixed_s: FloatArray
 
     def log_total(self, op_s: FloatArray) -> FloatArray:
         """(r,) log of the iterations' times."""
-        return np.log(iteration_s(self._device_s(op_s), self.host_s))
+        return np.log(iteration_s(self._device_s(op_s), self.host_s) + self.fixed_s)
 
     def shares(self, op_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(n,) derivative of the log iteration time by each log op time, and (r,) that log time."""
         device_s = self._device_s(op_s)
-        total_s = iteration_s(device_s, self.host_s)
-        pull = (device_s / total_s) ** SMOOTHNESS / device_s
+        busy_s = iteration_s(device_s, self.host_s)
+        total_s = busy_s + self.fixed_s
+        pull = (device_s / busy_s) ** SMOOTHNESS / device_s * busy_s / total_s
         return op_s * pull[self.row], np.log(total_s)
+
+    def host_shares(self, op_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(r,) derivatives of the log iteration times by the log of `host_s`, and by seconds of `fixed_s`."""
+        busy_s = iteration_s(self._device_s(op_s), self.host_s)
+        total_s = busy_s + self.fixed_s
+        return (self.host_s / busy_s) ** SMOOTHNESS * busy_s / total_s, 1.0 / total_s
+
+    def added(self, host_log: FloatArray, fixed_s: FloatArray) -> Total:
+        """With another host (log factor, (r,)) and seconds (r,) beside."""
+        return Total(self.row, self.rest_s, self.host_s * np.exp(host_log), self.fixed_s + fixed_s)
 
     def _device_s(self, op_s: FloatArray) -> FloatArray:
         summed = np.bincount(self.row, weights=op_s, minlength=len(self.rest_s))

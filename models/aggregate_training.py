@@ -22,15 +22,9 @@ from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.aggregate_features import FEATURES
 from predictor.models.aggregate_host_prior import HostPrior, fit_host_prior
-from predictor.models.aggregate_prior import (
-    PricedOps,
-    Prior,
-    PriorRows,
-    fit_prior,
-    groups,
-    levels,
-    slope_column,
-)
+from predictor.models.aggregate_harness import Harness, harness_keys
+from predictor.models.aggregate_prior import PricedOps, Prior, groups, levels, slope_column
+from predictor.models.aggregate_prior_fit import PriorRows, fit_prior
 from predictor.models.aggregate_rows import AggregateTable, job_context
 from predictor.models.aggregate_total import Total, launch_s
 
@@ -87,32 +81,42 @@ class Fitted:
         log_m = np.asarray(self.booster.predict(matrix), dtype=np.float64)
         return table.floor_s * np.exp(log_m)
 
-    def log_times(self, table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> FloatArray:
-        """(r,) log of the predicted iteration times."""
-        return total_of(table, find_device).log_total(self.op_seconds(table, find_device))
+    def log_times(
+        self, table: AggregateTable, find_device: Callable[[str], DeviceSpec], *, harness: bool = False
+    ) -> FloatArray:
+        """(r,) log of the predicted iteration times, as answered or with what each source's harness adds."""
+        op_s = self.op_seconds(table, find_device)
+        total = total_of(table, find_device, self.prior.harness)
+        if harness:
+            added = self.prior.harness
+            keys = harness_keys(table.rows, table.source)
+            op_s *= np.exp(added.work_log(keys))[table.row]
+            total = total_of(table, find_device).added(added.host_log(keys), added.fixed_s(keys))
+        return total.log_total(op_s)
 
 
-def total_of(table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> Total:
-    """How ops make up the iterations of a table."""
+def total_of(
+    table: AggregateTable, find_device: Callable[[str], DeviceSpec], harness: Harness | None = None
+) -> Total:
+    """How ops make up the iterations of a table; `harness` knows the usual host's time per launch."""
+    usual = harness or Harness.none()
     per_launch = np.array(
         [
             0.0
             if row.launch == "graph" or find_device(row.device).kind.is_host
-            else launch_s(row.runtime, row.mode)
+            else launch_s(row.runtime, row.mode) * np.exp(usual.launch_log(row.runtime, row.mode))
             for row in table.rows
         ]
     )
-    return Total(table.row, table.rest_s, per_launch * table.launches)
+    return Total(table.row, table.rest_s, per_launch * table.launches, np.zeros(len(table)))
 
 
 def prior_log(
     prior: AnyPrior,
     table: AggregateTable,
     find_device: Callable[[str], DeviceSpec],
-    *,
-    harness: bool = False,
 ) -> FloatArray:
-    """(n,) log multipliers of the prior; `harness` adds the effect of each row's source."""
+    """(n,) log multipliers of the prior."""
     group = groups(table.class_code, table.features[:, _PHASE])
     ops_of_all = PricedOps(group, table.floor_s, table.log_learned, table.parts)
     ends = np.searchsorted(table.row, np.arange(len(table) + 1))
@@ -120,8 +124,6 @@ def prior_log(
     for i, row in enumerate(table.rows):
         ops = slice(ends[i], ends[i + 1])
         found[ops] = prior.log_multiplier(ops_of_all.take(ops), job_context(row), find_device(row.device))
-        if harness:
-            found[ops] += prior.sources.get(str(table.source[i]), 0.0)
     return found
 
 
@@ -139,7 +141,8 @@ def fit_aggregate(
     rows = prior_rows(table, find_device, weights)
     on_hosts = all(device.kind.is_host for device in rows.devices)
     prior: AnyPrior = fit_host_prior(rows, table.parts, table.rest_s) if on_hosts else fit_prior(rows, total)
-    base = prior_log(prior, table, find_device, harness=True)
+    base = prior_log(prior, table, find_device) + prior.harness.work_log(rows.harness)[table.row]
+    total = total.added(prior.harness.host_log(rows.harness), prior.harness.fixed_s(rows.harness))
     booster = fit_booster(table, base, total, weights, settings, seed)
     return Fitted(prior, booster)
 
@@ -165,6 +168,7 @@ def prior_rows(
         devices=tuple(find_device(name) for name in names),
         source=source.astype(np.intp),
         sources=tuple(map(str, sources)),
+        harness=harness_keys(table.rows, table.source),
     )
 
 

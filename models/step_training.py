@@ -19,7 +19,7 @@ from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.models.aggregate_features import schema_hash
 from predictor.models.aggregate_kernels import FAMILY as KERNELS
 from predictor.models.aggregate_kernels import kernel_table
-from predictor.models.aggregate_prior import REFERENCES
+from predictor.models.aggregate_harness import REFERENCES
 from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
 from predictor.models.aggregate_training import BoostSettings, Fitted, fit_aggregate
 from predictor.models.bundle import Json, TrainedModel

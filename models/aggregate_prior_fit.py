@@ -1,0 +1,221 @@
+"""Fits the log-linear prior: damped Gauss-Newton on log times, with the harness of each source beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.features.tiles import FloatArray
+from predictor.hardware.spec import DeviceSpec
+from predictor.models.aggregate_harness import FIXED, HOST, MILLISECOND, SLOTS, WORK, Harness, Keys, pulls, starts
+from predictor.models.aggregate_prior import (
+    DEVICE_KIND,
+    DEVICE_KINDS,
+    EFFECTS,
+    GROUP_COUNT,
+    LOG_HIGHEST,
+    LOG_LOWEST,
+    DeviceKernel,
+    Levels,
+    Prior,
+)
+from predictor.models.aggregate_total import Total
+
+_BASE_LOG = 0.2
+_DEVICE_PULL, _SLOPE_PULL = 6.0, 5.0
+_ROUNDS = 8
+_HUBER = 0.3
+_LARGEST_STEP = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PriorRows:
+    """What a fit needs: r iterations, n ops.
+
+    Attributes:
+        row: (n,) iteration of each op. group: (n,). floor_s, log_learned: (n,).
+        log_time, weight: (r,). level: (r, effects). slope: (r,) column.
+        device, source: (r,) index into `devices` and `sources`. harness: names of its effects.
+    """
+
+    row: Levels
+    group: Levels
+    floor_s: FloatArray
+    log_learned: FloatArray
+    log_time: FloatArray
+    weight: FloatArray
+    level: Levels
+    slope: Levels
+    device: Levels
+    devices: tuple[DeviceSpec, ...]
+    source: Levels
+    sources: tuple[str, ...]
+    harness: Mapping[str, Keys]
+
+
+def fit_prior(rows: PriorRows, total: Total) -> Prior:
+    """Fits all weights; `total` composes op times into that of an iteration."""
+    design = _Design(rows)
+    weights = design.first()
+    for _ in range(_ROUNDS):
+        op_s = rows.floor_s * np.exp(design.log_multiplier(weights))
+        harness = design.harness(weights)
+        timed = total.added(harness.host_log(rows.harness), harness.fixed_s(rows.harness))
+        shares, log_total = timed.shares(op_s)
+        residual = rows.log_time - log_total
+        robust = rows.weight / np.sqrt(1 + (residual / _HUBER) ** 2)
+        weights = design.step(weights, shares, timed.host_shares(op_s), residual, robust)
+    return design.prior(weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Weights of one effect on ops: (classes, levels), from `start` on in the vector of all."""
+
+    start: int
+    classes: int
+    levels: int
+    of_op: Levels
+    level: Levels
+    sloped: bool = False
+
+    @property
+    def place(self) -> slice:
+        return slice(self.start, self.start + self.classes * self.levels)
+
+
+class _Design:
+    """Where each weight sits in one vector, and the normal equations of a step.
+
+    Blocks in order: each effect's (class, level), devices (kind, device), slopes (class, 2), and the names of
+    each slot of the harness. Only classes that occur have columns.
+    """
+
+    def __init__(self, rows: PriorRows) -> None:
+        self._rows = rows
+        self._present = np.unique(rows.group)
+        position = np.full(GROUP_COUNT, -1, dtype=np.intp)
+        position[self._present] = np.arange(len(self._present))
+        by_class = position[rows.group]
+        self._kernel = DeviceKernel.of(rows.devices)
+        count = len(rows.devices)
+        likeness = np.array([self._kernel.likeness(device) for device in rows.devices]).reshape(count, count)
+        self._inverse = np.asarray(np.linalg.inv(likeness + 1e-6 * np.eye(count)), dtype=np.float64)
+        self._blocks: list[_Block] = []
+        for (size, _), level in zip(EFFECTS.values(), rows.level.T, strict=True):
+            self._add(len(self._present), size, by_class, level)
+        self._add(len(DEVICE_KINDS), count, DEVICE_KIND[rows.group], rows.device)
+        self._add(len(self._present), 2, by_class, rows.slope, sloped=True)
+        self._slots: dict[str, slice] = {}
+        end = self._blocks[-1].place.stop
+        for slot, keys in rows.harness.items():
+            self._slots[slot] = slice(end, end := end + len(keys.names))
+        self._count = end
+        self._target = self.start()
+        self._penalty = self._pulls()
+
+    def _add(self, classes: int, size: int, of_op: Levels, level: Levels, *, sloped: bool = False) -> None:
+        start = self._blocks[-1].place.stop if self._blocks else 0
+        self._blocks.append(_Block(start, classes, size, of_op, level, sloped))
+
+    def start(self) -> FloatArray:
+        """Base at the usual loss, slopes at 1, all else 0."""
+        weights = np.zeros(self._count)
+        weights[self._blocks[0].place] = _BASE_LOG
+        weights[self._blocks[-1].place] = 1.0
+        return weights
+
+    def first(self) -> FloatArray:
+        """Where the fit starts."""
+        weights = self.start()
+        for slot, values in starts(self._rows.harness).items():
+            weights[self._slots[slot]] = values
+        return weights
+
+    def log_multiplier(self, weights: FloatArray) -> FloatArray:
+        """(n,) of every op, harness included."""
+        rows = self._rows
+        found = self.harness(weights).work_log(rows.harness)[rows.row]
+        for block in self._blocks:
+            value = weights[block.start + block.of_op * block.levels + block.level[rows.row]]
+            found += value * rows.log_learned if block.sloped else value
+        return np.asarray(np.clip(found, LOG_LOWEST, LOG_HIGHEST), dtype=np.float64)
+
+    def harness(self, weights: FloatArray) -> Harness:
+        """What the weights say of every source's way of timing."""
+        return Harness(
+            {
+                slot: dict(zip(keys.names, map(float, weights[self._slots[slot]]), strict=True))
+                for slot, keys in self._rows.harness.items()
+            }
+        )
+
+    def step(
+        self,
+        weights: FloatArray,
+        shares: FloatArray,
+        beside: tuple[FloatArray, FloatArray],
+        residual: FloatArray,
+        robust: FloatArray,
+    ) -> FloatArray:
+        """One Gauss-Newton step on the penalised, weighted squares; `beside`: slopes of host and copies."""
+        jacobian = self._jacobian(shares, beside)
+        used = np.asarray(np.abs(jacobian).sum(axis=0) > 0)
+        narrow = jacobian[:, used]
+        normal = ((narrow * robust[:, None].astype(np.float32)).T @ narrow).astype(np.float64)
+        pull = self._penalty @ (weights - self._target)
+        right = narrow.T @ (robust * residual) - pull[used]
+        moved = weights.copy()
+        found = np.linalg.solve(normal + self._penalty[np.ix_(used, used)], right)
+        moved[used] += np.clip(found, -_LARGEST_STEP, _LARGEST_STEP)
+        return moved
+
+    def prior(self, weights: FloatArray) -> Prior:
+        """The weights by class; classes that never occurred keep the starting point."""
+        *effect_blocks, device_block, slope_block = self._blocks
+        columns = [weights[block.place].reshape(-1, block.levels) for block in effect_blocks]
+        effects = np.zeros((GROUP_COUNT, sum(block.levels for block in effect_blocks)))
+        effects[:, 0] = _BASE_LOG
+        effects[self._present] = np.concatenate(columns, axis=1)
+        slope = np.ones((GROUP_COUNT, slope_block.levels))
+        slope[self._present] = weights[slope_block.place].reshape(-1, slope_block.levels)
+        device = weights[device_block.place].reshape(len(DEVICE_KINDS), -1)
+        return Prior(effects, device, slope, self._kernel, self._inverse, self.harness(weights))
+
+    def _jacobian(self, shares: FloatArray, beside: tuple[FloatArray, FloatArray]) -> NDArray[np.float32]:
+        rows, count = self._rows, len(self._rows.log_time)
+        jacobian = np.zeros((count, self._count), dtype=np.float32)
+        lines = np.arange(count)[:, None]
+        for block in self._blocks:
+            values = np.bincount(
+                rows.row * block.classes + block.of_op,
+                weights=shares * rows.log_learned if block.sloped else shares,
+                minlength=count * block.classes,
+            ).reshape(count, block.classes)
+            columns = block.start + np.arange(block.classes)[None] * block.levels + block.level[:, None]
+            jacobian[lines, columns] = values
+        host, fixed = beside
+        slopes = {
+            WORK: np.bincount(rows.row, weights=shares, minlength=count),
+            HOST: host,
+            FIXED: fixed * MILLISECOND,
+        }
+        for slot, keys in rows.harness.items():
+            jacobian[np.arange(count), self._slots[slot].start + keys.index] = slopes[SLOTS[slot][0]]
+        return jacobian
+
+    def _pulls(self) -> FloatArray:
+        """(weights, weights) strength of the pull to the target: diagonal, but between devices."""
+        penalty = np.zeros((self._count, self._count))
+        *effect_blocks, device_block, slope_block = self._blocks
+        for block, (_, pull) in zip(effect_blocks, EFFECTS.values(), strict=True):
+            penalty[block.place, block.place] = pull * np.eye(block.classes * block.levels)
+        of_devices = np.kron(np.eye(device_block.classes), _DEVICE_PULL * self._inverse)
+        penalty[device_block.place, device_block.place] = of_devices
+        penalty[slope_block.place, slope_block.place] = _SLOPE_PULL * np.eye(slope_block.classes * 2)
+        for slot, strength in pulls(self._rows.harness).items():
+            penalty[self._slots[slot], self._slots[slot]] = np.diag(strength)
+        return penalty
