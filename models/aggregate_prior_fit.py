@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from predictor.models.aggregate_total import Total
 
 _BASE_LOG = 0.2
 _DEVICE_PULL, _SLOPE_PULL = 6.0, 5.0
-_ROUNDS = 8
+_ROUNDS, _FURTHER_ROUNDS = 8, 3
 _HUBER = 0.3
 _LARGEST_STEP = 1.0
 
@@ -56,11 +57,22 @@ class PriorRows:
     harness: Mapping[str, Keys]
 
 
-def fit_prior(rows: PriorRows, total: Total) -> Prior:
-    """Fits all weights; `total` composes op times into that of an iteration."""
+@dataclass(frozen=True, slots=True)
+class PriorFit:
+    """A fitted prior, and the vector of all its weights: where a fit on other weights of the rows can start."""
+
+    prior: Prior
+    weights: FloatArray
+
+
+def fit_prior(rows: PriorRows, total: Total, start: FloatArray | None = None) -> PriorFit:
+    """Fits all weights; `total` composes op times into that of an iteration.
+
+    `start`: weights of a fit on the same rows, of which some now weigh nothing; fewer steps do then.
+    """
     design = _Design(rows)
-    weights = design.first()
-    for _ in range(_ROUNDS):
+    weights = design.first() if start is None else start
+    for _ in range(_ROUNDS if start is None else _FURTHER_ROUNDS):
         op_s = rows.floor_s * np.exp(design.log_multiplier(weights))
         harness = design.harness(weights)
         timed = total.added(harness.host_log(rows.harness), harness.fixed_s(rows.harness))
@@ -68,7 +80,7 @@ def fit_prior(rows: PriorRows, total: Total) -> Prior:
         residual = rows.log_time - log_total
         robust = rows.weight / np.sqrt(1 + (residual / _HUBER) ** 2)
         weights = design.step(weights, shares, timed.host_shares(op_s), residual, robust)
-    return design.prior(weights)
+    return PriorFit(design.prior(weights), weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,7 @@ class _Design:
 
     def __init__(self, rows: PriorRows) -> None:
         self._rows = rows
+        self._many = np.bincount(rows.row, minlength=len(rows.log_time)) > 1
         self._present = np.unique(rows.group)
         position = np.full(GROUP_COUNT, -1, dtype=np.intp)
         position[self._present] = np.arange(len(self._present))
@@ -162,14 +175,16 @@ class _Design:
         robust: FloatArray,
     ) -> FloatArray:
         """One Gauss-Newton step on the penalised, weighted squares; `beside`: slopes of host and copies."""
-        jacobian = self._jacobian(shares, beside)
-        used = np.asarray(np.abs(jacobian).sum(axis=0) > 0)
-        narrow = jacobian[:, used]
-        normal = ((narrow * robust[:, None].astype(np.float32)).T @ narrow).astype(np.float64)
+        jacobian, kernels = self._jacobian(shares, beside)
+        used = np.asarray((np.abs(jacobian).sum(axis=0) > 0) | (abs(kernels).sum(axis=0).A1 > 0))
+        narrow, sparse = jacobian[:, used], kernels[:, used]
+        many, one = robust[self._many], robust[~self._many]
+        normal = ((narrow * many[:, None].astype(np.float32)).T @ narrow).astype(np.float64)
+        normal += (sparse.T @ sparse.multiply(one[:, None]).tocsr()).toarray()
         pull = self._penalty @ (weights - self._target)
-        right = narrow.T @ (robust * residual) - pull[used]
+        right = narrow.T @ (many * residual[self._many]) + sparse.T @ (one * residual[~self._many])
+        found = np.linalg.solve(normal + self._penalty[np.ix_(used, used)], right - pull[used])
         moved = weights.copy()
-        found = np.linalg.solve(normal + self._penalty[np.ix_(used, used)], right)
         moved[used] += np.clip(found, -_LARGEST_STEP, _LARGEST_STEP)
         return moved
 
@@ -185,18 +200,27 @@ class _Design:
         device = weights[device_block.place].reshape(len(DEVICE_KINDS), -1)
         return Prior(effects, device, slope, self._kernel, self._inverse, self.harness(weights))
 
-    def _jacobian(self, shares: FloatArray, beside: tuple[FloatArray, FloatArray]) -> NDArray[np.float32]:
+    def _jacobian(
+        self, shares: FloatArray, beside: tuple[FloatArray, FloatArray]
+    ) -> tuple[NDArray[np.float32], Any]:
+        """Slopes of the log times by every weight: dense where an iteration has many ops, sparse of kernels."""
+        from scipy.sparse import csr_matrix
+
         rows, count = self._rows, len(self._rows.log_time)
-        jacobian = np.zeros((count, self._count), dtype=np.float32)
-        lines = np.arange(count)[:, None]
+        jacobian = np.zeros((int(self._many.sum()), self._count), dtype=np.float32)
+        lines = np.arange(len(jacobian))
+        alone = ~self._many[rows.row]
+        line = (np.cumsum(~self._many) - 1)[rows.row[alone]]
+        entries: list[tuple[NDArray[np.intp], FloatArray]] = []
         for block in self._blocks:
-            values = np.bincount(
-                rows.row * block.classes + block.of_op,
-                weights=shares * rows.log_learned if block.sloped else shares,
-                minlength=count * block.classes,
-            ).reshape(count, block.classes)
-            columns = block.start + np.arange(block.classes)[None] * block.levels + block.level[:, None]
-            jacobian[lines, columns] = values
+            slope = shares * rows.log_learned if block.sloped else shares
+            flat = rows.row * block.classes + block.of_op
+            values = np.bincount(flat, weights=slope, minlength=count * block.classes)
+            level = block.level[:, None]
+            columns = block.start + np.arange(block.classes)[None] * block.levels + level
+            jacobian[lines[:, None], columns[self._many]] = values.reshape(count, -1)[self._many]
+            column = block.start + block.of_op * block.levels + block.level[rows.row]
+            entries.append((column[alone], slope[alone]))
         host, fixed = beside
         slopes = {
             WORK: np.bincount(rows.row, weights=shares, minlength=count),
@@ -204,8 +228,12 @@ class _Design:
             FIXED: fixed * MILLISECOND,
         }
         for slot, keys in rows.harness.items():
-            jacobian[np.arange(count), self._slots[slot].start + keys.index] = slopes[SLOTS[slot][0]]
-        return jacobian
+            values = slopes[SLOTS[slot][0]]
+            jacobian[lines, self._slots[slot].start + keys.index[self._many]] = values[self._many]
+        places = np.concatenate([column for column, _ in entries])
+        found = np.concatenate([values for _, values in entries])
+        shape = (count - len(jacobian), self._count)
+        return jacobian, csr_matrix((found, (np.tile(line, len(entries)), places)), shape=shape)
 
     def _pulls(self) -> FloatArray:
         """(weights, weights) strength of the pull to the target: diagonal, but between devices."""

@@ -48,7 +48,7 @@ class Total:
     row: NDArray[np.intp]
     rest_s: FloatArray
     host_s: FloatArray
-    fixed_s: FloatArray
+    fixed_s: FloatArray | float = 0.0
 
     def log_total(self, op_s: FloatArray) -> FloatArray:
         """(r,) log of the iterations' times."""

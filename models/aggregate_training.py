@@ -67,10 +67,11 @@ AnyPrior: TypeAlias = Prior | HostPrior
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A prior and the booster on top of it."""
+    """A prior and the booster on top of it; `prior_weights` let another fit of the same table start there."""
 
     prior: AnyPrior
     booster: Any
+    prior_weights: FloatArray | None = None
 
     def op_seconds(self, table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> FloatArray:
         """(n,) time of all runs of each op."""
@@ -91,7 +92,7 @@ class Fitted:
             added = self.prior.harness
             keys = harness_keys(table.rows, table.source)
             op_s *= np.exp(added.work_log(keys))[table.row]
-            total = total_of(table, find_device).added(added.host_log(keys), added.fixed_s(keys))
+            total = timed_total(table, find_device, added)
         return total.log_total(op_s)
 
 
@@ -108,7 +109,7 @@ def total_of(
             for row in table.rows
         ]
     )
-    return Total(table.row, table.rest_s, per_launch * table.launches, np.zeros(len(table)))
+    return Total(table.row, table.rest_s, per_launch * table.launches)
 
 
 def prior_log(
@@ -134,17 +135,37 @@ def fit_aggregate(
     seed: int,
     *,
     weight: FloatArray | None = None,
+    start: Fitted | None = None,
 ) -> Fitted:
-    """Prior and booster of a table; `weight` (r,) of its iterations, default 1."""
+    """Prior and booster of a table.
+
+    Args:
+        table: iterations. find_device: catalogue. settings, seed: of the booster.
+        weight: (r,) of the iterations, default 1; those of weight 0 teach nothing.
+        start: a fit of the same table with other weights, from which the prior's fit takes few steps.
+    """
     weights = np.ones(len(table)) if weight is None else weight
     total = total_of(table, find_device)
     rows = prior_rows(table, find_device, weights)
-    on_hosts = all(device.kind.is_host for device in rows.devices)
-    prior: AnyPrior = fit_host_prior(rows, table.parts, table.rest_s) if on_hosts else fit_prior(rows, total)
+    prior: AnyPrior
+    found: FloatArray | None = None
+    if all(device.kind.is_host for device in rows.devices):
+        prior = fit_host_prior(rows, table.parts, table.rest_s)
+    else:
+        fit = fit_prior(rows, total, None if start is None else start.prior_weights)
+        prior, found = fit.prior, fit.weights
     base = prior_log(prior, table, find_device) + prior.harness.work_log(rows.harness)[table.row]
-    total = total.added(prior.harness.host_log(rows.harness), prior.harness.fixed_s(rows.harness))
-    booster = fit_booster(table, base, total, weights, settings, seed)
-    return Fitted(prior, booster)
+    taught = weights > 0
+    if not taught.all():
+        base, table, weights = base[taught[table.row]], table.take(taught), weights[taught]
+    booster = fit_booster(table, base, timed_total(table, find_device, prior.harness), weights, settings, seed)
+    return Fitted(prior, booster, found)
+
+
+def timed_total(table: AggregateTable, find_device: Callable[[str], DeviceSpec], harness: Harness) -> Total:
+    """How ops make up the iterations as they were timed: with each source's own host and copies."""
+    keys = harness_keys(table.rows, table.source)
+    return total_of(table, find_device).added(harness.host_log(keys), harness.fixed_s(keys))
 
 
 def prior_rows(

@@ -157,10 +157,14 @@ class StepTimeModel:
         known = any(asked.is_like(timed) for timed in self._timed[domain])
         return StepCosts(
             time_s=self._times(works, count, costs, device, job, domain),
-            launch_s=0.0 if is_host else launch_s(job.runtime, job.mode),
+            launch_s=0.0 if is_host else self._launch_s(job, domain),
             log_spread=spread.known if known else spread.new,
             known_device=known,
         )
+
+    def _launch_s(self, job: JobContext, domain: str) -> float:
+        usual = self._priors[domain].harness.launch_log(job.runtime, job.mode)
+        return launch_s(job.runtime, job.mode) * float(np.exp(usual))
 
     def _times(
         self,
