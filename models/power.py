@@ -32,7 +32,7 @@ from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.device_identity import device_numbers, is_known
 from predictor.models.power_cap import CapCurve, CapReading, carried, fit_curve
 from predictor.models.power_memory import JobMemory
-from predictor.models.power_profile import TINY_S, JobProfile
+from predictor.models.power_profile import EAGER_LAUNCH_S, TINY_S, JobProfile
 from predictor.types import Interval
 
 FloatArray = NDArray[np.float64]
@@ -40,7 +40,8 @@ FloatArray = NDArray[np.float64]
 MODEL_NAME = "power"
 BOOSTER = "demand"
 IDLE_FRACTION = 0.13
-_LAUNCH_S = 5e-6
+RANGED = 5
+"""Of the inputs, those whose range in training bounds what is known: how kernels launch is no such thing."""
 _EDGE = 0.005
 _TINY_HEADROOM = 1e-3
 # Chips that spend all of their limit (Volta and Turing boards) have about this many joules per FP32 FLOP of
@@ -85,14 +86,14 @@ class PowerBase:
     clock_sharpness: float
 
     def duty(self, inputs: FloatArray) -> FloatArray:
-        """(...,) shares of the time in which kernels run, of `base_inputs` rows (..., 5)."""
-        waiting = self.kernel / inputs[..., 1]
+        """(...,) shares of the time in which kernels run, of `base_inputs` rows (..., 6)."""
+        waiting = self.kernel * inputs[..., 5] / inputs[..., 1]
         duty = inputs[..., 0] * (1.0 + waiting**self.duty_sharpness) ** (-1.0 / self.duty_sharpness)
         return np.asarray(duty, dtype=np.float64)
 
     def load(self, inputs: FloatArray) -> FloatArray:
         """(...,) demands while kernels run, over (default limit - idle)."""
-        _, kernel, compute, memory, density = np.moveaxis(inputs, -1, 0)
+        _, kernel, compute, memory, density, _ = np.moveaxis(inputs, -1, 0)
         busy = self.busy * kernel / (kernel + self.fill)
         load = (busy + self.compute * compute + self.memory * memory) * density**-self.density
         return np.asarray(load, dtype=np.float64)
@@ -119,18 +120,19 @@ class PowerBase:
 
 
 def base_inputs(profile: JobProfile, device: DeviceSpec) -> FloatArray:
-    """(5,) what PowerBase looks at.
+    """(6,) what PowerBase looks at.
 
-    Share of time with a kernel running, kernel duration over launch time, FLOP time and byte time at peak
-    over running time, joules per peak FLOP over the reference.
+    Share of time with a kernel running, kernel duration over an eager launch, FLOP time and byte time at peak
+    over running time, joules per peak FLOP over the reference, launch time over an eager one.
     """
     return np.array(
         [
             max(profile.busy_s, TINY_S) / max(profile.iteration_s, TINY_S),
-            profile.kernel_s / _LAUNCH_S,
+            profile.kernel_s / EAGER_LAUNCH_S,
             profile.compute_utilisation,
             profile.memory_utilisation,
             device.tdp_w / device.vector_flops_per_s / _REFERENCE_J_PER_FLOP,
+            profile.launch_s / EAGER_LAUNCH_S,
         ]
     )
 
@@ -164,7 +166,7 @@ def headroom(device: DeviceSpec, power_limit_w: float | None) -> float:
 
 
 def power_features(inputs: FloatArray, base: PowerBase) -> FloatArray:
-    """(..., 2) rows in the order of FEATURES, of `base_inputs` rows (..., 5)."""
+    """(..., 2) rows in the order of FEATURES, of `base_inputs` rows (..., 6)."""
     demand = np.log(np.maximum(base.demand(inputs), 1e-9))
     return np.stack([np.log(inputs[..., 1]), demand], axis=-1)
 
@@ -238,7 +240,7 @@ class PowerModel:
 
     def out_of_range(self, profile: JobProfile, device: DeviceSpec) -> bool:
         """True when a utilisation lies outside what the model was trained on."""
-        row = base_inputs(profile, device)
+        row = base_inputs(profile, device)[:RANGED]
         low, high = self._ranges
         return bool(((row < low) | (row > high)).any())
 

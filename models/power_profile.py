@@ -19,6 +19,8 @@ from predictor.models.recurrent import streamed_bytes
 FloatArray = NDArray[np.float64]
 
 TINY_S = 1e-12
+EAGER_LAUNCH_S = 5e-6
+"""Host time per kernel of the jobs that the power model was trained on."""
 _FAMILIES = tuple(Family)
 
 
@@ -33,6 +35,7 @@ class JobProfile:
             arithmetic. memory_s: time the bytes would take at peak bandwidth. matrix_s: the part of `busy_s`
             in ops that are mostly products or convolutions. launch_count: kernels launched.
         signature: see `job_signature`; () compares with no other job.
+        launch_s: what the host takes to launch a kernel; 0 where the waiting for it is in `iteration_s`.
     """
 
     iteration_s: float
@@ -42,6 +45,7 @@ class JobProfile:
     matrix_s: float
     launch_count: int
     signature: tuple[float, ...] = ()
+    launch_s: float = EAGER_LAUNCH_S
 
     @property
     def kernel_s(self) -> float:
@@ -95,6 +99,7 @@ def job_profile(
         matrix_s=float(by_work_s[matrix].sum()),
         launch_count=launch_count,
         signature=job_signature(family, by_work_s, launches, flops, float(moved.sum())),
+        launch_s=launch_s,
     )
 
 

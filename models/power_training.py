@@ -24,6 +24,7 @@ from predictor.models.power import (
     FEATURES,
     METER_LOG_SPREAD,
     MONOTONE,
+    RANGED,
     PowerBase,
     PowerModel,
     base_inputs,
@@ -185,7 +186,7 @@ def _fit(samples: Sequence[PowerSample], start: PowerBase) -> TrainedModel:
     left = left - [memory.recall(sample.profile.signature) for sample in samples]
     pairs = [own_signature(sample.profile, sample.device) for sample in samples]
     own = _memory(pairs, left, information, FIRM)
-    low, high = _ranges(table.inputs)
+    low, high = _ranges(table.inputs[:, :RANGED])
     return TrainedModel(
         boosters={BOOSTER: bytes(booster.save_raw("ubj"))},
         params={
@@ -214,7 +215,7 @@ def _memory(
 
 @dataclass(frozen=True, slots=True)
 class PowerTable:
-    """Samples as arrays (n,), `inputs` (n, 5).
+    """Samples as arrays (n,), `inputs` (n, 6).
 
     `slowdown`: iteration time over that of the same job at the highest limit seen, whose headroom is
     `reference`; 1 where a sweep has one limit. `weight` sums to 1.
