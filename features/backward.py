@@ -103,7 +103,7 @@ class BackwardPass:
     def _replayed(self, index: int) -> list[OpInstance]:
         """A node's forward kernels, run once more inside backward."""
         node, found = self._nodes[index], self._evaluated[index]
-        return [replace(op, work=op.work.in_phase(Phase.BACKWARD)) for op in found.ops(node)]
+        return [replace(op, work=op.work.in_phase(Phase.BACKWARD), replayed=True) for op in found.ops(node)]
 
     def _kept(self, name: str, backward: Backward) -> str:
         """What stays alive for `name`: the shard it is gathered from, the origin of a kernel's own copy."""

@@ -228,6 +228,13 @@ class OpInstance:
     op_type: str
     covered: bool = True
     """False when no rule knew the op and the bytes-moved fallback priced it."""
+    replayed: bool = False
+    """A kernel of forward that backward runs again for activations that were not kept."""
+
+    @property
+    def kernel(self) -> OpWork:
+        """What the device runs: a replayed kernel is the one of forward, whenever it runs."""
+        return self.work.in_phase(Phase.FORWARD) if self.replayed else self.work
 
 
 @dataclass(frozen=True, slots=True)

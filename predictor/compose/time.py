@@ -7,13 +7,14 @@ Gradient all-reduces overlap with backward; only what outlives it is exposed (`c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
 import numpy as np
 
 from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
+from predictor.features.dtype import Compute
 from predictor.features.work import OpWork, Phase, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.aggregate_features import JobContext
@@ -41,6 +42,7 @@ Python per kernel, and several kernels that no graph shows (random states, main 
 From Megatron-LM's own runs (megatron_golden): GPT of 12 layers x 512 on A100 with local modules takes
 0.0923 s with one microbatch and 0.3326 s with eight, so 34.3 ms each for the 503 kernels of our program.
 """
+_NARROW = frozenset({Compute.FP8, Compute.FP4})
 ANALYTIC_LOG_SPREAD = 0.5
 """Log half-width on what no measurement here calibrates: exchanges, bubbles, launch gaps."""
 
@@ -94,17 +96,26 @@ def price_program(
     step: StepTimeModel | None = None,
     job: JobContext | None = None,
 ) -> ProgramCosts:
-    """Prices each distinct work of the program once; `step` corrects them for the job."""
+    """Prices each distinct kernel of the program once; `step` corrects them for the job.
+
+    Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed, and
+    what runs around those products is not what the timed frameworks run.
+    """
     position: dict[OpWork, int] = {}
-    index = np.array([position.setdefault(op.work, len(position)) for op in program.ops], dtype=np.intp)
+    index = np.array([position.setdefault(op.kernel, len(position)) for op in program.ops], dtype=np.intp)
     launches = sum(op.work.launch_count for op in program.ops)
     works = tuple(position)
     costs = model.costs(works, device)
-    if step is None or job is None or not step.covers(device):
+    if step is None or job is None or not step.covers(device) or _trains_narrow(works):
         return ProgramCosts(costs, index, launches)
     count = np.bincount(index, minlength=len(works)).astype(np.float64)
     corrected = step.costs(works, count, costs, device, job)
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
+
+
+def _trains_narrow(works: Sequence[OpWork]) -> bool:
+    """Whether gradients are products of operands that are narrower than 16 bits."""
+    return any(work.compute in _NARROW and work.phase is Phase.BACKWARD for work in works)
 
 
 def _corrected(costs: OpCosts, step: StepCosts) -> OpCosts:
