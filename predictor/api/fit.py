@@ -28,7 +28,10 @@ from predictor.parallel.rank_program import RankProgram
 from predictor.request import PredictionRequest
 from predictor.types import Interval
 
-BATCH, LAYERS = "batch", "layers"
+BATCH, LAYERS, SEQUENCE = "batch", "layers", "sequence"
+_LAYER_FIELDS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_MOST_LAYERS = 4096
+_TOKENS = 512
 PROBABILITY = 0.9
 LIMIT = 2**20
 """Values beyond it are not looked at."""
@@ -134,22 +137,32 @@ def dimension_axis(request: PredictionRequest, name: str, start: int | None = No
     return Axis(name, at, 1, start or request.dims.get(name, 128), degree=2)
 
 
-def layers_axis(request: PredictionRequest, config: Mapping[str, Any], **sizes: Any) -> Axis:
-    """Layers of a model made from its `config.json`; `sizes` are those of `from_config`."""
+def config_axis(
+    request: PredictionRequest, config: Mapping[str, Any], name: str, sequence: int | None = None
+) -> Axis:
+    """Layers, or tokens of a sequence, of a model made from its `config.json`. Raises InvalidRequest."""
     from predictor.features.architectures.from_config import from_config
 
-    found = [name for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers") if name in config]
+    def build(fields: Mapping[str, Any], tokens: int | None) -> PredictionRequest:
+        return replace(request, graph=from_config(fields, sequence=tokens))
+
+    if name == SEQUENCE:
+        start = sequence or _TOKENS
+        return Axis(name, lambda tokens: build(config, tokens), start=start, degree=2)
+    found = [field for field in _LAYER_FIELDS if field in config]
     if not found:
         raise InvalidRequest(
-            "fit: the configuration names no number of layers (num_hidden_layers, n_layer, num_layers)",
+            f"fit: the configuration has no number of layers; expected one of {', '.join(_LAYER_FIELDS)}",
             field="axis",
         )
     start = whole_number(config[found[0]], found[0], "axis", "a positive number of layers")
-
-    def at(steps: int) -> PredictionRequest:
-        return replace(request, graph=from_config({**config, found[0]: steps}, **sizes))
-
-    return Axis(LAYERS, at, 1, start, limit=4096, degree=0)
+    return Axis(
+        LAYERS,
+        lambda layers: build({**config, found[0]: layers}, sequence),
+        start=start,
+        limit=_MOST_LAYERS,
+        degree=0,
+    )
 
 
 def fit(source: MemorySource, axis: Axis, probability: float = PROBABILITY) -> FitAnswer:
@@ -171,7 +184,7 @@ def fit(source: MemorySource, axis: Axis, probability: float = PROBABILITY) -> F
         step=axis.step,
         wanted=float(probability),
         largest=costs[last] if last else None,
-        beyond=costs.get(last + 1),
+        beyond=costs.get(last + 1) if last else None,
         smallest=costs.get(1),
         asked=costs.get(axis.start),
         capacity_bytes=search.capacity_bytes,
@@ -192,6 +205,7 @@ class _Search:
     capacity_bytes: float = 0.0
     device: str = ""
     reason: str = ""
+    request: PredictionRequest | None = None
     ends: NDArray[np.intp] | None = None
     scaled: tuple[SizedPrograms, list[ForwardWork]] | None = None
 
@@ -204,17 +218,23 @@ class _Search:
         self._scale()
         last, stopped = self._walk()
         for _ in range(_ROUNDS):
-            if self.scaled is None or min(abs(last / steps - 1) for steps in self.built) <= _NEAR:
+            # Other sizes than batches may have an end that no polynomial knows, such as a table of positions.
+            near = 0.0 if axis.degree > 1 else _NEAR
+            if self.scaled is None or min(abs(last / steps - 1) for steps in self.built) <= near:
                 break
-            self._build(last)
+            if not self._build(last):
+                self.scaled = None
+                self.points = {size: point for size, point in self.points.items() if size in self.built}
             last, stopped = self._walk()
         return last, stopped
 
     def exact(self, steps: int) -> FitPoint:
         """By the program of that size."""
-        request = self.axis.at(steps)
-        self.built[steps] = self.source.rank(request)
-        return self._point(steps, request, self.built[steps])
+        self.request = self.axis.at(steps)
+        rank = self.source.rank(self.request)
+        point = self._point(steps, self.request, rank)
+        self.built[steps] = rank
+        return point
 
     def _tried(self, steps: int) -> FitPoint | None:
         """By programs of other sizes where there are any; None where there is no program of that size."""
@@ -224,11 +244,11 @@ class _Search:
             if self.scaled is None:
                 return self.exact(steps)
             programs, forwards = self.scaled
-            request = self.axis.at(steps)
             rank = self.built[programs.values[0]]
             program = programs.at(steps, rank.program.batch)
             forward = mixed_forward(forwards, programs.weights(steps))
-            return self._point(steps, request, replace(rank, program=program), forward)
+            assert self.request is not None
+            return self._point(steps, self.request, replace(rank, program=program), forward)
         except InvalidInput as error:
             self.reason = error.message
             return None

@@ -30,6 +30,7 @@ from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.aggregate_features import LATEST_VERSION, JobContext
 from predictor.models.bundle import Bundle
 from predictor.models.device_calibration import DeviceCalibration, stored_calibrations
+from predictor.models.exchange_curves import ExchangeModel
 from predictor.models.memory import ForwardWork, MemoryModel
 from predictor.models.network_calibration import NetworkCalibration, stored_networks
 from predictor.models.op_time import OpTimeModel
@@ -48,9 +49,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from predictor.api.fit import Axis, FitAnswer
+    from predictor.api.fit_changes import Change
     from predictor.api.plan_search import PlanSource
     from predictor.compose.memory import MemoryCost
     from predictor.compose.timeline import Timeline
+    from predictor.features.adapters import Adapters
     from predictor.features.thin import ThinGraph
     from predictor.search.search import Goal, SearchResult
     from predictor.search.space import SearchSpace
@@ -83,6 +86,7 @@ class Predictor:
         self._step_time = StepTimeModel.from_bundle(bundle)
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
+        self._exchanges = ExchangeModel.from_bundle(bundle)
         self._pricing = Pricing(self._memory, self._power, StepCorrection.from_bundle(bundle))
         self._sources = GraphSources()
         # By size, so that large models cannot fill the memory: with the graphs about 150 MB when full.
@@ -275,6 +279,26 @@ class Predictor:
             axis = batch_axis(request) if axis == "batch" else dimension_axis(request, axis)
         return fit(self, axis, probability)
 
+    def changes_to_fit(self, request: PredictionRequest, probability: float = 0.9) -> list[Change]:
+        """What to change so that the job fits with `probability`, the fastest first. Raises as `predict`."""
+        from predictor.api.fit_changes import changes
+
+        return changes(self, request, probability)
+
+    def adapted(self, request: PredictionRequest, adapters: Adapters) -> Prediction:
+        """The answer on one device when low-rank adapters are trained beside frozen weights.
+
+        Raises as `predict`, and InvalidRequest when no product of the graph can have an adapter.
+        """
+        from predictor.api.adapted import adapted_program
+
+        binding = Binding(local_batch(request), request.dims, request.input_shapes)
+        program = adapted_program(self._sources, request, binding, adapters)
+        device = requested_device(request)
+        costs = self._priced(program, device, request)
+        whole = replace(request, plan=Plan())
+        return self._answer(Resolved(whole, RankProgram(program, None, None), device, None, costs))
+
     def __reduce__(self) -> tuple[object, ...]:
         return Predictor.load, (self._bundle.path,)
 
@@ -329,8 +353,12 @@ class Predictor:
 
     def _cluster(self, request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:
         cluster = requested_cluster(request, device)
-        found = [network for network in self._networks if cluster is not None and network.is_of(cluster)]
-        return found[0].applied(cluster) if found and cluster is not None else cluster
+        return None if cluster is None else self.measured_cluster(cluster)
+
+    def measured_cluster(self, cluster: ClusterSpec) -> ClusterSpec:
+        """`cluster` with learned times of collectives, and with links as measured jobs found them."""
+        found = [network for network in self._networks if network.is_of(cluster)]
+        return replace(found[0].applied(cluster) if found else cluster, exchanges=self._exchanges)
 
     def _priced(self, program: Program, device: DeviceSpec, request: PredictionRequest) -> ProgramCosts:
         costs = price_program(program, device, self._op_time, self._step_time, job_context(request))

@@ -21,6 +21,7 @@ from predictor.cli import (
     doctor,
     evaluate,
     explain,
+    fit,
     graph,
     llm_energy,
     plan,
@@ -122,6 +123,7 @@ app.command("predict")(predict.predict)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("explain")(explain.explain)
+app.command("fit")(fit.fit)
 app.command("plan")(plan.plan)
 app.add_typer(graph.app, name="graph")
 app.add_typer(devices.app, name="devices")
