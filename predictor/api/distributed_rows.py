@@ -26,6 +26,7 @@ from predictor.hardware.catalog import find_device
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.distributed import DistributedRow
 from predictor.models.corpus.distributed_graphs import Recipe, build
+from predictor.models.exchange_curves import MODEL_NAME as EXCHANGES
 from predictor.models.step_correction import StepFacts
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from predictor.models.bundle import Bundle
 
 _PRICING = ("op_time", "step_time", "kernel_time")
+_FORMULAS = 2
+"""Raised whenever the composition itself changes, so that nothing composed before is read."""
 FOLDER = "composed"
 _LAYERS = 9
 """Layers of a graph that stands for a deeper one: three dense ones, and six that are counted on."""
@@ -44,7 +47,8 @@ _LAYERS = 9
 def pricing_id(bundle: Bundle) -> str:
     """Names the models of a bundle that decide what ops cost."""
     models = bundle.manifest["models"]
-    text = json.dumps({name: models.get(name) for name in _PRICING}, sort_keys=True)
+    names = (*_PRICING, EXCHANGES) if EXCHANGES in models else _PRICING
+    text = json.dumps({name: models.get(name) for name in names} | {"formulas": _FORMULAS}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -97,6 +101,7 @@ class Composer:
     def facts(self, row: DistributedRow) -> StepFacts:
         """Facts of one row. Raises InvalidPlan: its graph cannot be split so."""
         plan, samples = row.plan, row.batch // row.plan.dp // row.plan.microbatches
+        cluster = None if row.cluster is None else self._predictor.measured_cluster(row.cluster)
         few = self._few(row.recipe, samples)
         request = PredictionRequest(
             few.thin.graph,
@@ -113,7 +118,7 @@ class Composer:
         rank = replace(rank, program=with_narrow_products(rank.program, row.narrow))
         device = find_device(row.device)
         costs = self._predictor._priced(rank.program, device, request)
-        found = microbatch_costs(rank, costs, runtime=row.runtime, plan=plan, cluster=row.cluster)
+        found = microbatch_costs(rank, costs, runtime=row.runtime, plan=plan, cluster=cluster)
         rows = None
         if few.left_out:
             from predictor.features.thin import whole_rows
@@ -128,8 +133,8 @@ class Composer:
             ]
             if (ends := even_ends(kinds, chunks)) is not None:
                 found = replace(found, columns=merged(found.columns, ends))
-        time, _ = compose_plan(found, plan, row.cluster, training=True)
-        return step_facts(rank.program, costs, op_copies(rank, rows), time, plan, device, row.cluster)
+        time, _ = compose_plan(found, plan, cluster, training=True)
+        return step_facts(rank.program, costs, op_copies(rank, rows), time, plan, device, cluster)
 
     def _few(self, recipe: Recipe, samples: int) -> _Few:
         key = (recipe, samples)
