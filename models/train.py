@@ -12,11 +12,14 @@ from predictor.models.bundle import DEFAULT_PATH, Json, TrainedModel, write_bund
 from predictor.models.corpus.aiconfigurator_ops import DEVICES as SYSTEMS
 from predictor.models.corpus.build import Progress, missing_sources, read_index, read_source, silent
 from predictor.models.corpus.finetune_memory import TABLE as FINETUNE_TABLE
+from predictor.models.corpus.exchanges import SOURCES as EXCHANGE_SOURCES
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.megatron_memory import TABLE as GOLDEN_TABLE
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
 from predictor.models.corpus.vidur_frontier import DEVICES as LAYER_DEVICES
 from predictor.models.corpus.whole_model import READERS
+from predictor.models.exchange_curves import MODEL_NAME as EXCHANGES
+from predictor.models.exchange_training import train_exchanges
 from predictor.models.kernel_tables import load_kernel_tables
 from predictor.models.kernel_training import train_kernels
 from predictor.models.memory import MODEL_NAME as MEMORY
@@ -79,6 +82,7 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
     memory = train_memory(memory_rows(read_source(corpus, MEMORY_TABLE)))
     progress("power", 2, _STEPS)
     power = _train_power(corpus, OpTimeModel.from_trained(op_time))
+    exchanges, exchange_metrics = _train_exchanges(corpus, seed)
     progress("bundle", 3, _STEPS)
     identity = write_bundle(
         out or DEFAULT_PATH,
@@ -88,12 +92,13 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
             POWER: power,
             **step_time,
             **_train_serving(corpus),
+            **exchanges,
             **_train_allocated(corpus, memory),
         },
         {
             "seed": seed,
             "sources": sources,
-            "metrics": {OP_TIME: op_metrics, **step_metrics},
+            "metrics": {OP_TIME: op_metrics, **step_metrics, **exchange_metrics},
             "libraries": _libraries(),
         },
     )
@@ -125,6 +130,15 @@ def _train_power(corpus: Path, op_time: OpTimeModel) -> TrainedModel:
 
     rows = pl.concat([read_source(corpus, source) for source in POWER_SOURCES])
     return train_power(power_samples(rows, op_time, find_device))
+
+
+def _train_exchanges(corpus: Path, seed: int) -> tuple[dict[str, TrainedModel], dict[str, Json]]:
+    """Times of collectives from all sources that the corpus holds; nothing where it holds none."""
+    held = [name for name in EXCHANGE_SOURCES if not missing_sources(corpus, (name,))]
+    if not held:
+        return {}, {}
+    trained, metrics = train_exchanges((read_source(corpus, name) for name in held), seed)
+    return {EXCHANGES: trained}, {EXCHANGES: metrics}
 
 
 def _train_serving(corpus: Path) -> dict[str, TrainedModel]:
