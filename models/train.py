@@ -11,8 +11,8 @@ from predictor.hardware.catalog import find_device
 from predictor.models.bundle import DEFAULT_PATH, Json, TrainedModel, write_bundle
 from predictor.models.corpus.aiconfigurator_ops import DEVICES as SYSTEMS
 from predictor.models.corpus.build import Progress, missing_sources, read_index, read_source, silent
-from predictor.models.corpus.finetune_memory import TABLE as FINETUNE_TABLE
 from predictor.models.corpus.exchanges import SOURCES as EXCHANGE_SOURCES
+from predictor.models.corpus.finetune_memory import TABLE as FINETUNE_TABLE
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.megatron_memory import TABLE as GOLDEN_TABLE
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
