@@ -85,7 +85,8 @@ def _marked(node: Node) -> Node:
 def _step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
     view = _VIEWS.get(node.op_type) if not node.domain else None
     found = view(draft, node, _strides(draft, strided, node.inputs[0])) if view else None
-    if found is not None:
+    # A declared rank may contradict the operand's where the sizes of a view depend on data.
+    if found is not None and _same_ranks(draft, node, found):
         for name, strides in zip(node.outputs, found, strict=False):
             _set(draft, strided, name, strides)
         if node.op_type == "Transpose":
@@ -104,6 +105,11 @@ def _step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
     if node.op_type in _CONVOLUTIONS and node.outputs[0] in strided:
         node = _marked(node)
     return [*copies, node]
+
+
+def _same_ranks(draft: Draft, node: Node, found: tuple[Strides, ...]) -> bool:
+    pairs = zip(node.outputs, found, strict=False)
+    return all(len(draft.shape(name)) == len(strides) for name, strides in pairs if name)
 
 
 def _with_copy(draft: Draft, strided: _Strided, node: Node, position: int, copies: list[Node]) -> Node:

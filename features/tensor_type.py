@@ -127,3 +127,23 @@ def tensor_proto(array: Array, elem_type: int) -> TensorProto:
     storage = helper.tensor_dtype_to_np_dtype(elem_type)
     proto.raw_data = np.ascontiguousarray(array, dtype=storage).tobytes()
     return proto
+
+
+def merged(known: TensorType, other: TensorType) -> TensorType:
+    """`known` with its open parts filled from `other`."""
+    elem_type = known.elem_type or other.elem_type
+    if known.container or other.container:
+        return other if not known.is_complete and (other.container or not known.container) else known
+    if known.dims is None or other.dims is None or len(known.dims) != len(other.dims):
+        return TensorType(elem_type, other.dims if known.dims is None else known.dims)
+    pairs = zip(known.dims, other.dims, strict=True)
+    return TensorType(elem_type, tuple(b if a.__class__ is not int else a for a, b in pairs))
+
+
+def described(known: TensorType | None) -> str:
+    """The shape, or what container it is, for a message."""
+    if known is not None and known.container:
+        return f"{known.container.value} of {'?' if known.items is None else len(known.items)}"
+    if known is None or known.dims is None:
+        return "(unknown)"
+    return f"({', '.join('?' if size is None else str(size) for size in known.dims)})"

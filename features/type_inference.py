@@ -30,7 +30,7 @@ from predictor.features.onnx_inference import NodeTypeError, infer_outputs
 from predictor.features.rebatch import follow_batch
 from predictor.features.rules import has_rule
 from predictor.features.structure import Call, calls_of, normal_domain, order_calls
-from predictor.features.tensor_type import Array, Dim, TensorType, read_type
+from predictor.features.tensor_type import Array, Dim, TensorType, described, merged, read_type
 from predictor.features.type_rules.containers import LENGTH_RULES
 from predictor.features.type_rules.operands import (
     LARGEST_TYPES,
@@ -349,12 +349,12 @@ class _Walk:
         name = op.call.outputs[position]
         own = self.by_rule(TYPES_AFTER_ONNX, op)
         if position < len(own):
-            known = _merge(known, own[position])
+            known = merged(known, own[position])
         # Looked at only when needed: inference over the whole model costs as much as everything else.
         if not known.is_complete:
-            known = _merge(known, self.whole_model.get(name, _UNKNOWN))
+            known = merged(known, self.whole_model.get(name, _UNKNOWN))
         if not known.is_complete:
-            known = _merge(known, self.declared.get(name, _UNKNOWN))
+            known = merged(known, self.declared.get(name, _UNKNOWN))
         if known.is_complete:
             return known
         return self.assume(op, position, known)
@@ -368,13 +368,13 @@ class _Walk:
         bounds = self.by_rule(LARGEST_TYPES, op)
         if position >= len(bounds):
             return given
-        bound = _merge(given, bounds[position])
+        bound = merged(given, bounds[position])
         if bound.is_complete:
             self.assumed.add(name)
             label = call.node.name or name
             self.note(
                 "SIZE_ASSUMED",
-                f"{call.label}: the size of output {position} depends on data; {_describe(bound)} is "
+                f"{call.label}: the size of output {position} depends on data; {described(bound)} is "
                 f"assumed; --dim {label}.out.{position}=N gives another",
             )
         return bound
@@ -404,7 +404,9 @@ class _Walk:
         for info in model.graph.output:
             info.type.tensor_type.ClearField("shape")
         try:
-            inferred = shape_inference.infer_shapes(model, data_prop=True)
+            # Without propagation of data: it writes out a vector of any declared length, and folding has
+            # seen the constants.
+            inferred = shape_inference.infer_shapes(model)
         except (shape_inference.InferenceError, RuntimeError, ValueError):
             return {}
         return {
@@ -442,7 +444,7 @@ class _Walk:
                 raise InvalidGraph(f"output {info.name!r} is written by no node", value=info.name)
 
     def contradiction(self, call: Call, reason: str) -> PerfcastError:
-        shapes = ", ".join(_describe(self.types.get(name)) for name in call.inputs if name)
+        shapes = ", ".join(described(self.types.get(name)) for name in call.inputs if name)
         message = f"node {call.label} cannot take inputs {shapes}: {reason}"
         old = self.binding.replaced_batch
         if old is None:
@@ -467,25 +469,6 @@ def _hashable(attributes: Mapping[str, Any], call: Call) -> Hashable | None:
     return tuple(attributes.items())
 
 
-def _merge(known: TensorType, other: TensorType) -> TensorType:
-    """`known` with its open parts filled from `other`."""
-    elem_type = known.elem_type or other.elem_type
-    if known.container or other.container:
-        return other if not known.is_complete and (other.container or not known.container) else known
-    if known.dims is None or other.dims is None or len(known.dims) != len(other.dims):
-        return TensorType(elem_type, other.dims if known.dims is None else known.dims)
-    pairs = zip(known.dims, other.dims, strict=True)
-    return TensorType(elem_type, tuple(b if a.__class__ is not int else a for a, b in pairs))
-
-
-def _describe(known: TensorType | None) -> str:
-    if known is not None and known.container:
-        return f"{known.container.value} of {'?' if known.items is None else len(known.items)}"
-    if known is None or known.dims is None:
-        return "(unknown)"
-    return f"({', '.join('?' if size is None else str(size) for size in known.dims)})"
-
-
 _Check = Callable[[Call, Mapping[str, TensorType]], str]
 
 
@@ -494,7 +477,7 @@ def _check_reshape(call: Call, types: Mapping[str, TensorType]) -> str:
     before, after = types[call.inputs[0]].shape, types[call.outputs[0]].shape
     if before is None or after is None or prod(before) == prod(after):
         return ""
-    return f"{prod(before)} elements do not fill shape {_describe(types[call.outputs[0]])}"
+    return f"{prod(before)} elements do not fill shape {described(types[call.outputs[0]])}"
 
 
 _CHECKS: Mapping[str, _Check] = {"Reshape": _check_reshape}

@@ -75,6 +75,11 @@ def _loop(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[Typed
     body = attributes.get("body")
     if not isinstance(body, GraphProto) or len(body.input) < 2 or not body.output:
         return None
+    if len(call.outputs) >= len(body.output):
+        raise InvalidGraph(
+            f"{call.label} has {len(call.outputs)} outputs, its body {len(body.output)}; expected one less: "
+            "the body's first is the condition"
+        )
     hinted = (walk.hints.trips[name] for name in (call.node.name, *call.outputs) if name in walk.hints.trips)
     given = next(hinted, None)
     limit, start = _limit_and_start(walk, call)

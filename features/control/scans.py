@@ -95,6 +95,10 @@ def _sequence_map(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> li
     body, first = attributes.get("body"), walk.types.get(call.inputs[0]) if call.inputs else None
     if not isinstance(body, GraphProto) or first is None or first.items is None:
         return None
+    if len(call.outputs) > len(body.output):
+        raise InvalidGraph(
+            f"{call.label} has {len(call.outputs)} outputs, its body {len(body.output)}; expected as many"
+        )
     if len(first.items) * len(body.node) > UNROLL_NODES:
         raise InvalidGraph(
             f"{call.label}: {len(first.items)} items by {len(body.node)} nodes; at most {UNROLL_NODES} nodes "

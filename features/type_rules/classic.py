@@ -126,3 +126,14 @@ def _frames(op: Operands) -> _Types:
     frames = (signal[1] - size) // max(1, step[0]) + 1
     bins = size // 2 + 1 if op.integer("onesided", 1) else size
     return (TensorType(op.elem_type(0), (signal[0], frames, bins, 2)),)
+
+
+@TYPES_AFTER_ONNX.register("", "Split")
+def _split(op: Operands) -> _Types:
+    """Parts of unknown lengths are as their source but along the axis."""
+    dims, axis = op.dims(0), op.integer("axis")
+    if not dims or not -len(dims) <= axis < len(dims):
+        return ()
+    axis %= len(dims)
+    part = TensorType(op.elem_type(0), (*dims[:axis], None, *dims[axis + 1 :]))
+    return (part,) * op.output_count

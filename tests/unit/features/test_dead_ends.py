@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, ValueInfoProto, helper
 
 from predictor.errors import InvalidGraph
 from predictor.features.reader import read_graph
@@ -36,3 +38,51 @@ def test_a_returned_value_of_unknown_type_is_named(element: int) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 4)])
     with pytest.raises(InvalidGraph, match=f"'{name}'"):
         read_graph(model.SerializeToString())
+
+
+def _value(name: str, shape: list[int] | None = None, element: int = FLOAT) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+def test_a_vector_of_absurd_length_that_tells_a_shape_takes_no_memory() -> None:
+    nodes = [helper.make_node("Slice", ["x", "starts", "ends", "axes", "steps"], ["y"])]
+    lengths = {"starts": 3, "ends": 3, "axes": 3, "steps": 2**31 - 1}
+    vectors = [_value(name, [length], TensorProto.INT64) for name, length in lengths.items()]
+    graph = helper.make_graph(nodes, "g", [_value("x", [20, 10, 5]), *vectors], [_value("y", [19, 3, 2])])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert read_graph(helper.make_model(graph).SerializeToString()).values["y"].shape == (19, 3, 2)
+    # Kibibytes: a list of that many dimensions takes 140 GB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+def test_parts_of_unknown_length_keep_the_rank() -> None:
+    node = helper.make_node("Split", ["x", "lengths"], ["a", "b"])
+    inputs = [_value("x", [0]), _value("lengths", [2], TensorProto.INT64)]
+    graph = helper.make_graph([node], "g", inputs, [_value("a", []), _value("b", [0])])
+    read = read_graph(helper.make_model(graph).SerializeToString())
+    assert [len(read.values[name].shape) for name in "ab"] == [1, 1]
+
+
+@pytest.mark.parametrize("op_type", ["SequenceMap", "Loop"])
+def test_a_node_with_more_outputs_than_its_body_is_named(op_type: str) -> None:
+    body_inputs = [_value("i", [], TensorProto.INT64), _value("go", [], TensorProto.BOOL)]
+    if op_type == "SequenceMap":
+        body = helper.make_graph(
+            [helper.make_node("Relu", ["p"], ["q"])], "b", [_value("p", [3])], [_value("q")]
+        )
+        nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["s"])]
+        operands = ["s"]
+    else:
+        body = helper.make_graph(
+            [helper.make_node("Relu", ["x"], ["q"]), helper.make_node("Identity", ["go"], ["on"])],
+            "b",
+            body_inputs,
+            [_value("on", [], TensorProto.BOOL), _value("q", [3])],
+        )
+        nodes = []
+        operands = ["trips", ""]
+    nodes.append(helper.make_node(op_type, operands, ["y", "z"], name="many", body=body))
+    trips = helper.make_tensor("trips", TensorProto.INT64, [], [2])
+    graph = helper.make_graph(nodes, "g", [_value("x", [3])], [_value("y"), _value("z")], initializer=[trips])
+    with pytest.raises(InvalidGraph, match=r"many.* 2 outputs"):
+        read_graph(helper.make_model(graph).SerializeToString())
