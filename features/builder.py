@@ -29,7 +29,7 @@ from predictor.errors import InvalidGraph
 from predictor.features.dtype import DType
 from predictor.features.elements import FROM_ONNX, INT64, TO_ONNX
 from predictor.features.onnx_inference import NodeTypeError, infer_outputs
-from predictor.features.tensor_type import Array, Dim, TensorType
+from predictor.features.tensor_type import Array, Dim, TensorType, merged
 from predictor.features.type_rules.operands import TYPES_AFTER_ONNX, Operands
 from predictor.features.weights import external_tensor
 
@@ -185,7 +185,8 @@ class GraphBuilder:
         contents = [self._contents.get(name) if name else None for name in given]
         own = () if rule is None else rule(Operands(types, contents, kept, n_outputs))
         if own:
-            found = {**(found or {}), **dict(zip(names, own, strict=False))}
+            ours = dict(zip(names, own, strict=False))
+            found = {**ours, **{n: merged(t, ours.get(n, t)) for n, t in (found or {}).items()}}
         if found is None and types and types[0]:
             found = dict.fromkeys(names, types[0])
         self._nodes.append(node)

@@ -135,5 +135,5 @@ def _split(op: Operands) -> _Types:
     if not dims or not -len(dims) <= axis < len(dims):
         return ()
     axis %= len(dims)
-    part = TensorType(op.elem_type(0), (*dims[:axis], None, *dims[axis + 1 :]))
-    return (part,) * op.output_count
+    lengths = op.integers(1) or (None,) * op.output_count
+    return tuple(TensorType(op.elem_type(0), (*dims[:axis], size, *dims[axis + 1 :])) for size in lengths)
