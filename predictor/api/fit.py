@@ -30,7 +30,7 @@ from predictor.types import Interval
 
 BATCH, LAYERS, SEQUENCE = "batch", "layers", "sequence"
 _LAYER_FIELDS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-_MOST_LAYERS = 4096
+_MOST_LAYERS = 1024
 _TOKENS = 512
 PROBABILITY = 0.9
 LIMIT = 2**20

@@ -14,6 +14,7 @@ from predictor.features.architectures.from_config import from_config
 from predictor.features.graph import Graph
 from predictor.features.reader import read_graph
 from predictor.features.scaling import SizedPrograms
+from predictor.hardware.catalog import find_cluster
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 
@@ -107,11 +108,12 @@ def test_everything_fits(predictor: Predictor, request_: PredictionRequest) -> N
 
 
 def test_layers_and_the_table_of_positions(predictor: Predictor, request_: PredictionRequest) -> None:
-    layers = predictor.fit(request_, axis=config_axis(request_, CONFIG, "layers", 128))
+    wide = {**CONFIG, "n_embd": 2048, "n_layer": 30}
+    layers = predictor.fit(request_, axis=config_axis(request_, wide, "layers", 128))
     assert layers.largest is not None
     assert layers.beyond is not None
-    assert layers.largest.value > CONFIG["n_layer"]
-    more = {**CONFIG, "n_layer": layers.largest.value}
+    assert layers.largest.value > 30
+    more = {**wide, "n_layer": layers.largest.value}
     whole = replace(request_, graph=from_config(more, sequence=128))
     assert layers.largest.peak == predictor.predict(whole).device_peak_bytes
     tokens = predictor.fit(request_, axis=config_axis(request_, CONFIG, "sequence"))
@@ -150,8 +152,9 @@ def test_bad_questions(predictor: Predictor, request_: PredictionRequest) -> Non
     graph: Graph = read_graph(from_config(CONFIG, sequence=128), batch=2)
     with pytest.raises(InvalidRequest, match="Graph has sizes"):
         predictor.fit(replace(request_, graph=graph))
-    with pytest.raises(InvalidPlan, match="devices"):
-        predictor.fit(replace(request_, plan=Plan(dp=64), cluster="dgx-a100-80gb"))
+    count = find_cluster("dgx-a100-80gb").device_count + 1
+    with pytest.raises(InvalidPlan, match=f"{count} devices"):
+        predictor.fit(replace(request_, plan=Plan(dp=count), cluster="dgx-a100-80gb"))
 
 
 def test_an_axis_of_ones_own(predictor: Predictor, request_: PredictionRequest) -> None:
