@@ -41,7 +41,7 @@ _STRAIGHT = 5
 _ROUNDS = 3
 _GROWING = (Line.SAVED, Line.RECOMPUTED, Line.TRANSIENT)
 # As near to a size that was built, sizes between are trusted.
-_NEAR = 0.25
+_NEAR = 0.5
 
 
 @dataclass(frozen=True, slots=True)
