@@ -43,6 +43,7 @@ CANDIDATES = (
 _UNKNOWN = ExchangeSpreads(0.0, 0.0, 0.0)
 _ROUNDS = 60
 QUANTILE = 0.9
+_UNMEASURED_WIDTH = 1.0
 _LARGE = 18.0
 """Intervals are those of exchanges of 256 KiB and more: smaller ones hardly show in an iteration."""
 
@@ -137,13 +138,12 @@ def train_exchanges(frames: Iterable[pl.DataFrame], seed: int) -> tuple[TrainedM
     by_system = held_out(table, table.system, seed)
     by_size = held_out(table, table.octave, seed, known=True)
     model = fit_exchanges(table, seed)
+    same, similar = half_widths(table, by_system.residual, by_system.nearest)
     large = table.log_size >= _LARGE
-    same = large & (by_system.nearest < SAME)
-    near = large & (by_system.nearest <= REACH) & ~same
     spreads = ExchangeSpreads(
         known_system=_half_width(by_size.residual[large], table.system[large]),
-        known_device=_half_width(by_system.residual[same], table.system[same]),
-        similar=_half_width(by_system.residual[near], table.system[near]),
+        known_device=same,
+        similar=similar,
     )
     params: dict[str, Json] = {
         "ops": list(OPS),
@@ -160,12 +160,22 @@ def train_exchanges(frames: Iterable[pl.DataFrame], seed: int) -> tuple[TrainedM
     return TrainedModel({BOOSTER: bytes(model.booster.save_raw("ubj"))}, params), metrics
 
 
+def half_widths(table: ExchangeTable, residual: FloatArray, nearest: FloatArray) -> tuple[float, float]:
+    """90 % log half-widths on large exchanges: of devices that others timed, and of similar ones."""
+    large = table.log_size >= _LARGE
+    same = large & (nearest < SAME)
+    near = large & (nearest <= REACH) & ~same
+    return _half_width(residual[same], table.system[same]), _half_width(residual[near], table.system[near])
+
+
 def _median_error(residual: FloatArray) -> float:
     return round(float(np.median(np.abs(np.expm1(residual)))), 6)
 
 
 def _half_width(residual: FloatArray, system: NDArray[np.str_]) -> float:
-    """Holds QUANTILE of the rows, systems weighing by the root of their rows."""
+    """Holds QUANTILE of the rows, systems weighing by the root of their rows; wide where there are none."""
+    if not len(residual):
+        return _UNMEASURED_WIDTH
     _, index, counts = np.unique(system, return_inverse=True, return_counts=True)
     values, weight = np.abs(residual), counts[index] ** -0.5
     order = np.argsort(values)

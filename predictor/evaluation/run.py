@@ -9,10 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from predictor.api import Predictor
-from predictor.api.distributed_training import published_table
+from predictor.api.distributed_training import plan_points, published_runs, table_of
 from predictor.errors import AccuracyGateFailed, InvalidData, UnknownName
 from predictor.evaluation import (
     architectures,
+    collectives,
     configs,
     distributed,
     distributed_published,
@@ -36,6 +37,7 @@ from predictor.files import write_whole
 from predictor.models.bundle import Bundle
 from predictor.models.corpus import neusight_cells, timm
 from predictor.models.corpus.build import Progress, build_corpus, data_root, missing_sources, silent
+from predictor.models.corpus.exchanges import SOURCES as EXCHANGE_SOURCES
 from predictor.models.corpus.mlperf_power import SOURCE as NODE_SOURCE
 from predictor.models.corpus.programs import build_programs
 from predictor.models.corpus.whole_model import READERS, whole_model_rows
@@ -202,10 +204,10 @@ def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationR
     published = distributed.read_korthikanti(data_root(options.root) / "curated")
     scored = distributed.score(published, Predictor.load(options.bundle), progress)
     formulas, tables = architectures.architecture_rows()
-    table = published_table(
+    runs = published_runs(
         data_root(options.root), options.corpus, Bundle.load(options.bundle), progress=progress
     )
-    learned, by_source = distributed_published.published_rows(table)
+    learned, by_source = distributed_published.published_rows(table_of(*runs), plan_points(*runs))
     searched = plan_search.small_cases(Predictor.load(options.bundle), progress)
     rows = [
         *distributed.distributed_rows(scored),
@@ -215,6 +217,10 @@ def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationR
     ]
     searches = plan_search.search_table(searched)
     return rows, [distributed.distributed_table(scored), *by_source, *tables, searches]
+
+
+def _collectives(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
+    return collectives.collectives_suite(_corpus(options, EXCHANGE_SOURCES, progress), progress)
 
 
 def _sources(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
@@ -245,5 +251,6 @@ SUITES: Mapping[str, Callable[[Options, Progress], tuple[list[EvaluationRow], li
     "sources": _sources,
     "time": _time,
     "distributed": _distributed,
+    "collectives": _collectives,
 }
 """Suite name -> (rows, tables of the report)."""
