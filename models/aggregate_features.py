@@ -7,7 +7,7 @@ alignments and fill factors of such sizes jump from one batch to the next (docs/
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,6 +150,8 @@ FEATURES = (
     "log_learned",
 )  # fmt: skip
 """Columns of `aggregate_features`."""
+DEVICE_COLUMNS = _DEVICE
+"""Columns by which trees could tell one chip from another."""
 
 # Fixed numbers: a new precision must not move the others.
 _PRECISION_CODE: Mapping[Precision, int] = {
@@ -326,6 +328,15 @@ def aggregate_features(
         "log_learned": np.log(np.maximum(learned_s, tiny) / np.maximum(floor_s, tiny)),
     }
     return np.stack([values[name] for name in FEATURES], axis=1).astype(np.float32)
+
+
+def hidden(features: NDArray[np.float32], names: Sequence[str]) -> NDArray[np.float32]:
+    """(n, len(FEATURES)) rows in which columns say nothing: all zeros."""
+    if not names:
+        return features
+    shown = features.copy()
+    shown[:, [FEATURES.index(name) for name in names]] = 0.0
+    return shown
 
 
 def _alignment(sizes: FloatArray) -> FloatArray:

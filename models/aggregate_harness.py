@@ -26,10 +26,12 @@ _COPIED = frozenset({"pytorch_gpu_benchmark"})
 _WIDE = frozenset({Precision.FP32, Precision.TF32, Precision.FP64})
 
 WORK, HOST, FIXED = "work", "host", "fixed"
+MACHINE = "machine"
 SLOTS: Mapping[str, tuple[str, float]] = {
     "source": (WORK, 20.0),
     "job": (WORK, 3.0),
     "job mode": (WORK, 3.0),
+    MACHINE: (WORK, 3.0),
     "launch": (HOST, 5.0),
     "source launch": (HOST, 0.5),
     "series launch": (HOST, 1.0),
@@ -78,6 +80,7 @@ def _names(row: WholeModelRow, source: str) -> tuple[str, ...]:
         source if job else "",
         job,
         f"{job}|{row.mode}|{narrow}" if job else "",
+        f"{source}|{row.device}" if job else "",
         launch_name(row.runtime, row.mode),
         launched,
         series,

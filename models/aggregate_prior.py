@@ -13,6 +13,7 @@ out of answers. Fitted by damped Gauss-Newton on log times, robust to outliers (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,9 @@ def levels(job: JobContext) -> tuple[int, ...]:
     """Level of each effect, in the order of EFFECTS."""
     precision = {Precision.FP32: 0, Precision.TF32: 1}.get(job.precision, 2)
     version = int(np.digitize(job.framework_version, _VERSION_STEPS))
-    layout = int(job.layout is Layout.NHWC) * (len(_VERSION_STEPS) + 1) + version
+    # Compilers lay images channels-last, whatever they are given.
+    last = job.layout is Layout.NHWC or job.runtime is not Runtime.EAGER
+    layout = int(last) * (len(_VERSION_STEPS) + 1) + version
     return 0, precision, int(job.runtime is not Runtime.EAGER), int(job.mode is Mode.TRAIN), layout
 
 
@@ -94,8 +97,8 @@ DEVICE_KIND = np.repeat(
 # Specifications, scaled so that a distance of 1 halves what one device says about another.
 _LENGTHS = (0.7, 0.7, 0.7, 0.9, 1.2)
 _SAME_ARCHITECTURE, _OTHER_ARCHITECTURE = 1.0, 0.6
-_KINSHIP = 0.85
-_RATIO_LENGTHS = (1.0, 1.2, 2.0, 3.0)
+_KINSHIP, _OTHER_BOARDS = 0.95, 0.6
+_RATIO_LENGTHS = (1.0, 1.5, 2.5, 6.0)
 SAME_DEVICE = 0.02
 """Specifications nearer than this are one device."""
 
@@ -113,14 +116,23 @@ def specification(device: DeviceSpec) -> tuple[float, ...]:
     return tuple(float(np.log(value) / length) for value, length in zip(values, _LENGTHS, strict=True))
 
 
+_CONSUMER = re.compile(r"^(gtx|rtx)-\d+(?!.*max-q)")
+
+
+def is_consumer_board(device: DeviceSpec) -> bool:
+    """A desktop GeForce: its clocks run above their rating, and its tensor cores at half their rate, where
+    boards for servers and workstations are rated at the clock that they seldom exceed."""
+    return _CONSUMER.match(device.id) is not None
+
+
 def _ratios(apart: FloatArray) -> FloatArray:
     """(d, 4) what separates devices, from differences of `specification` (d, 5).
 
-    Not how large they are but how they are made: tensor cores beside vector pipelines, arithmetic beside
-    memory, cores, cache beside cores.
+    Not how large they are but how they are made: tensor and vector rate of a core, arithmetic beside memory,
+    and, little, cache beside cores.
     """
     vector, tensor, memory, cores, cache = (apart * np.array(_LENGTHS)).T
-    return np.stack([tensor - vector, vector - memory, cores, cache - cores], axis=1) / _RATIO_LENGTHS
+    return np.stack([tensor - cores, vector - cores, vector - memory, cache - cores], axis=1) / _RATIO_LENGTHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +142,7 @@ class DeviceKernel:
     specifications: FloatArray
     vendors: tuple[str, ...]
     architectures: tuple[str, ...]
-    by_ratios: bool = True
+    consumer: tuple[bool, ...] | None = None
 
     @classmethod
     def of(cls, devices: Sequence[DeviceSpec]) -> DeviceKernel:
@@ -139,18 +151,21 @@ class DeviceKernel:
             np.array([specification(device) for device in devices]).reshape(len(devices), len(_LENGTHS)),
             tuple(device.vendor for device in devices),
             tuple(device.architecture for device in devices),
+            tuple(is_consumer_board(device) for device in devices),
         )
 
     def likeness(self, device: DeviceSpec) -> FloatArray:
         """(d,) correlation of a device's effects with those of each known device, 1 for itself."""
         apart = self.specifications - np.array(specification(device))
-        if self.by_ratios:
-            apart = _ratios(apart)
-        squares = np.square(apart).sum(axis=1)
         vendor = np.array([name == device.vendor for name in self.vendors], dtype=np.float64)
         kin = np.array([name == device.architecture for name in self.architectures])
-        factor = np.where(kin, _SAME_ARCHITECTURE, _KINSHIP if self.by_ratios else _OTHER_ARCHITECTURE)
-        return np.asarray(vendor * factor * np.exp(-0.5 * squares), dtype=np.float64)
+        if self.consumer is None:
+            factor = np.where(kin, _SAME_ARCHITECTURE, _OTHER_ARCHITECTURE)
+        else:
+            apart = _ratios(apart)
+            alike = np.array(self.consumer) == is_consumer_board(device)
+            factor = np.where(kin, 1.0, _KINSHIP) * np.where(alike, 1.0, _OTHER_BOARDS)
+        return np.asarray(vendor * factor * np.exp(-0.5 * np.square(apart).sum(axis=1)), dtype=np.float64)
 
     def holds(self, device: DeviceSpec) -> bool:
         """Whether a device of the same specifications is among them."""
@@ -170,7 +185,7 @@ class DeviceKernel:
             "specifications": self.specifications.tolist(),
             "vendors": list(self.vendors),
             "architectures": list(self.architectures),
-            "by_ratios": self.by_ratios,
+            "consumer": self.consumer,
         }
 
     @classmethod
@@ -180,7 +195,7 @@ class DeviceKernel:
             np.array(data["specifications"], dtype=np.float64).reshape(-1, len(_LENGTHS)),
             tuple(data["vendors"]),
             tuple(data["architectures"]),
-            bool(data.get("by_ratios", False)),
+            None if data.get("consumer") is None else tuple(map(bool, data["consumer"])),
         )
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.aggregate_harness import FIXED, HOST, MILLISECOND, SLOTS, WORK, Harness, Keys, pulls, starts
+from predictor.models.aggregate_features import CLASSES
+from predictor.models.aggregate_harness import FIXED, HOST, MACHINE, MILLISECOND, SLOTS, WORK, Harness, Keys, pulls, starts
 from predictor.models.aggregate_prior import (
     DEVICE_KIND,
     DEVICE_KINDS,
@@ -19,6 +20,7 @@ from predictor.models.aggregate_prior import (
     GROUP_COUNT,
     LOG_HIGHEST,
     LOG_LOWEST,
+    PHASE_COUNT,
     DeviceKernel,
     Levels,
     Prior,
@@ -27,9 +29,13 @@ from predictor.models.aggregate_total import Total
 
 _BASE_LOG = 0.2
 _DEVICE_PULL, _SLOPE_PULL = 6.0, 5.0
+_MERGED, _MERGED_LOG = ("bias", "cast"), -2.0
+"""Kernels of eager mode that a compiler writes into their neighbours."""
 _ROUNDS, _FURTHER_ROUNDS = 8, 3
 _HUBER = 0.3
 _LARGEST_STEP = 1.0
+_NUGGET = 0.2
+"""Share of a machine's effect that is its own, whatever its device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,8 @@ class _Design:
         by_class = position[rows.group]
         self._kernel = DeviceKernel.of(rows.devices)
         count = len(rows.devices)
-        likeness = np.array([self._kernel.likeness(device) for device in rows.devices]).reshape(count, count)
-        self._inverse = np.asarray(np.linalg.inv(likeness + 1e-6 * np.eye(count)), dtype=np.float64)
+        self._likeness = np.array([self._kernel.likeness(device) for device in rows.devices]).reshape(count, -1)
+        self._inverse = np.asarray(np.linalg.inv(self._likeness + 1e-6 * np.eye(count)), dtype=np.float64)
         self._blocks: list[_Block] = []
         for (size, _), level in zip(EFFECTS.values(), rows.level.T, strict=True):
             self._add(len(self._present), size, by_class, level)
@@ -135,9 +141,12 @@ class _Design:
         self._blocks.append(_Block(start, classes, size, of_op, level, sloped))
 
     def start(self) -> FloatArray:
-        """Base at the usual loss, slopes at 1, all else 0."""
+        """Base at the usual loss, slopes at 1, what a compiler merges away at little; all else 0."""
         weights = np.zeros(self._count)
         weights[self._blocks[0].place] = _BASE_LOG
+        compiled = self._blocks[list(EFFECTS).index("compiled")]
+        merged = np.isin(self._present // PHASE_COUNT, [CLASSES.index(name) for name in _MERGED])
+        weights[compiled.place].reshape(-1, compiled.levels)[merged, 1] = _MERGED_LOG
         weights[self._blocks[-1].place] = 1.0
         return weights
 
@@ -246,4 +255,18 @@ class _Design:
         penalty[slope_block.place, slope_block.place] = _SLOPE_PULL * np.eye(slope_block.classes * 2)
         for slot, strength in pulls(self._rows.harness).items():
             penalty[self._slots[slot], self._slots[slot]] = np.diag(strength)
+        return self._with_machines(penalty)
+
+    def _with_machines(self, penalty: FloatArray) -> FloatArray:
+        """Devices that are alike are alike in a source's machines too: a new one there takes theirs."""
+        names = self._rows.harness[MACHINE].names
+        place = {device.id: i for i, device in enumerate(self._rows.devices)}
+        start, pull = self._slots[MACHINE].start, SLOTS[MACHINE][1]
+        for source in self._rows.sources:
+            members = [i for i, name in enumerate(names) if name.split("|")[0] == source]
+            if members:
+                devices = [place[names[i].split("|")[1]] for i in members]
+                likeness = self._likeness[np.ix_(devices, devices)] + _NUGGET * np.eye(len(devices))
+                columns = start + np.array(members)
+                penalty[np.ix_(columns, columns)] = pull * np.linalg.inv(likeness)
         return penalty

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.aggregate_features import FEATURES
+from predictor.models.aggregate_features import FEATURES, hidden
 from predictor.models.aggregate_host_prior import HostPrior, fit_host_prior
 from predictor.models.aggregate_harness import Harness, harness_keys
 from predictor.models.aggregate_prior import PricedOps, Prior, groups, levels, slope_column
@@ -34,7 +34,7 @@ _PHASE = FEATURES.index("phase")
 
 @dataclass(frozen=True, slots=True)
 class BoostSettings:
-    """XGBoost settings; weights of leaves count iterations."""
+    """XGBoost settings; weights of leaves count iterations. `hidden`: feature columns that trees do not see."""
 
     rounds: int = 300
     depth: int = 8
@@ -44,6 +44,7 @@ class BoostSettings:
     subsample: float = 0.8
     columns: float = 0.7
     bins: int = 64
+    hidden: tuple[str, ...] = ()
 
     def parameters(self, seed: int) -> dict[str, Any]:
         """For `xgboost.train`; one thread, so that equal seeds give equal trees."""
@@ -72,13 +73,14 @@ class Fitted:
     prior: AnyPrior
     booster: Any
     prior_weights: FloatArray | None = None
+    hidden: tuple[str, ...] = ()
 
     def op_seconds(self, table: AggregateTable, find_device: Callable[[str], DeviceSpec]) -> FloatArray:
         """(n,) time of all runs of each op."""
         import xgboost
 
         base = prior_log(self.prior, table, find_device)
-        matrix = xgboost.DMatrix(table.features, base_margin=base, nthread=1)
+        matrix = xgboost.DMatrix(hidden(table.features, self.hidden), base_margin=base, nthread=1)
         log_m = np.asarray(self.booster.predict(matrix), dtype=np.float64)
         return table.floor_s * np.exp(log_m)
 
@@ -159,7 +161,7 @@ def fit_aggregate(
     if not taught.all():
         base, table, weights = base[taught[table.row]], table.take(taught), weights[taught]
     booster = fit_booster(table, base, timed_total(table, find_device, prior.harness), weights, settings, seed)
-    return Fitted(prior, booster, found)
+    return Fitted(prior, booster, found, settings.hidden)
 
 
 def timed_total(table: AggregateTable, find_device: Callable[[str], DeviceSpec], harness: Harness) -> Total:
@@ -204,7 +206,8 @@ def fit_booster(
     """The booster on top of log multipliers `base` (n,)."""
     import xgboost
 
-    matrix = xgboost.QuantileDMatrix(table.features, max_bin=settings.bins, nthread=1)
+    features = hidden(table.features, settings.hidden)
+    matrix = xgboost.QuantileDMatrix(features, max_bin=settings.bins, nthread=1)
     matrix.set_base_margin(base)
 
     def objective(margin: NDArray[np.float32], _: object) -> tuple[FloatArray, FloatArray]:

@@ -26,6 +26,7 @@ from predictor.models.aggregate_features import (
     aggregate_features,
     classes,
     device_facts,
+    hidden,
     parts,
     schema_hash,
 )
@@ -102,8 +103,10 @@ class StepTimeModel:
         boosters: Mapping[str, Any],
         spreads: Mapping[str, StepSpread],
         timed: Mapping[str, Sequence[TimedDevice]],
+        hidden_columns: Mapping[str, tuple[str, ...]],
     ) -> None:
-        """All by DEVICE and HOST."""
+        """All by DEVICE and HOST; `hidden_columns` are those that the trees never saw."""
+        self._hidden = hidden_columns
         self._timed = timed
         self._priors = priors
         self._boosters = boosters
@@ -137,6 +140,7 @@ class StepTimeModel:
                 name: tuple(TimedDevice(vendor, precision, tuple(n)) for vendor, precision, *n in timed)
                 for name, timed in params["timed"].items()
             },
+            {name: tuple(columns) for name, columns in params.get("hidden", {}).items()},
         )
 
     def covers(self, device: DeviceSpec) -> bool:
@@ -191,7 +195,8 @@ class StepTimeModel:
         pieces = parts(table, facts)
         ops = PricedOps(groups(code, table.phase), floor_s, np.log(learned_s / floor_s), pieces)
         base = prior.log_multiplier(ops, job, device)
-        margin = xgboost.DMatrix(features, base_margin=base, nthread=1)
+        shown = hidden(features, self._hidden.get(domain, ()))
+        margin = xgboost.DMatrix(shown, base_margin=base, nthread=1)
         log_m = np.asarray(self._boosters[domain].predict(margin), dtype=np.float64)
         time_s[listed] = np.maximum(floor_s * np.exp(log_m), PEAK_SHARE * pieces[:, COMPUTE])
         return time_s
