@@ -27,6 +27,8 @@ _MISFIT = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    # More dimensions than numpy knows.
+    RuntimeError,
     TypeError,
     ValueError,
 )

@@ -86,3 +86,14 @@ def test_a_node_with_more_outputs_than_its_body_is_named(op_type: str) -> None:
     graph = helper.make_graph(nodes, "g", [_value("x", [3])], [_value("y"), _value("z")], initializer=[trips])
     with pytest.raises(InvalidGraph, match=r"many.* 2 outputs"):
         read_graph(helper.make_model(graph).SerializeToString())
+
+
+@pytest.mark.parametrize("op_type", ["Expand", "Reshape", "Tile"])
+def test_constants_of_more_dimensions_than_numpy_knows(op_type: str) -> None:
+    source = helper.make_tensor("c", FLOAT, [1] * (64 if op_type == "Tile" else 1), [1.0])
+    target = helper.make_tensor("s", TensorProto.INT64, [64], [1] * 64)
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["c", "s"], ["y"])], "g", [], [_value("y")], initializer=[source, target]
+    )
+    read = read_graph(helper.make_model(graph).SerializeToString())
+    assert read.values[read.outputs[0]].shape == (1,) * 64
