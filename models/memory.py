@@ -411,10 +411,17 @@ class MemoryModel:
         wanted = {
             "parameters": float(memory.parameter_bytes + memory.buffer_bytes),
             "optimizer_state": float(memory.optimizer_state_bytes),
-            # At the peak of the activations few gradients exist yet; what is not live then is not
-            # double-counted.
+            # Those that exist at the peak: what is left of it.
             "gradients": float(
-                min(memory.gradient_bytes, max(0, memory.live_peak_bytes - memory.parameter_bytes))
+                min(
+                    memory.gradient_bytes,
+                    max(
+                        0,
+                        memory.live_peak_bytes
+                        - (memory.parameter_bytes + memory.buffer_bytes + memory.optimizer_state_bytes)
+                        - (memory.activation_bytes + memory.input_bytes + memory.transient_bytes),
+                    ),
+                )
             ),
             "activations": float(memory.activation_bytes + memory.input_bytes),
             "workspace": float(memory.transient_bytes),

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from predictor.api.fit import Axis, FitAnswer
     from predictor.api.fit_changes import Change
+    from predictor.api.memory_view import MemorySeries
     from predictor.api.plan_search import PlanSource
     from predictor.compose.memory import MemoryCost
     from predictor.compose.timeline import Timeline
@@ -257,6 +258,13 @@ class Predictor:
     def stage_ends(self, request: PredictionRequest) -> NDArray[np.intp]:
         """Pieces up to and including each virtual stage of the request's plan. Raises as `predict`."""
         return self._pricing.stage_ends(self._resolve(request))
+
+    def memory_series(self, request: PredictionRequest) -> MemorySeries:
+        """Memory over one iteration and what is alive at its peak. Raises as `predict`."""
+        from predictor.api.memory_view import memory_series
+
+        ends = self.stage_ends(request) if request.plan.pp > 1 else None
+        return memory_series(self.rank(request), request.plan, ends, whole=is_plain(request.plan))
 
     def fit(
         self,

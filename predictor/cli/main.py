@@ -24,6 +24,7 @@ from predictor.cli import (
     fit,
     graph,
     llm_energy,
+    memory,
     plan,
     predict,
     profile,
@@ -48,6 +49,7 @@ _EXTRA_OF = {
     "polars": "train",
     "torch": "torch",
     "onnxscript": "torch",
+    "PIL": "pictures",
 }
 
 
@@ -124,6 +126,7 @@ app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("explain")(explain.explain)
 app.command("fit")(fit.fit)
+app.command("memory")(memory.memory)
 app.command("plan")(plan.plan)
 app.add_typer(graph.app, name="graph")
 app.add_typer(devices.app, name="devices")

@@ -256,20 +256,8 @@ def _task(
     new_share: float,
 ) -> StageMemory:
     """The largest step of one microbatch's forward or backward pass."""
-    steps = len(chunk.activations)
-    part = slice(0, chunk.forward) if forward else slice(chunk.forward, max(chunk.forward + 1, steps - 1))
-    if forward and not chunk.forward:
-        part = slice(0, steps)
-    gathered = weights.gathered[chunk.piece[part]]
-    if weights.grows:
-        gradients = chunk.gradients[part]
-        resident = 0.0
-    else:
-        resident = weights.gradients
-        whole = weights.whole_gradients[chunk.piece[part]]
-        gradients = (
-            np.zeros(len(whole)) if forward else np.maximum(whole, new_share * chunk.new_gradients[part])
-        )
+    part = _steps_of(chunk, forward)
+    gathered, gradients, resident = _visiting(chunk, weights, part, forward, new_share)
     total = chunk.activations[part] + chunk.transients[part] + gathered + gradients
     at = int(total.argmax())
     step = part.start + at
@@ -282,6 +270,71 @@ def _task(
     }
     moment = "forward" if forward else "backward"
     return StageMemory(stage, sum(lines.values()), lines, moment, number, step, in_flight)
+
+
+def _steps_of(chunk: _Chunk, forward: bool) -> slice:
+    """Of the chunk's timeline; the optimizer's step, its last, is judged apart."""
+    steps = len(chunk.activations)
+    if not forward:
+        return slice(chunk.forward, max(chunk.forward + 1, steps - 1))
+    return slice(0, chunk.forward or steps)
+
+
+def _visiting(
+    chunk: _Chunk, weights: StageWeights, part: slice, forward: bool, new_share: float
+) -> tuple[FloatArray, FloatArray, float]:
+    """(steps,) gathered weights and gradients in those steps, and gradients that are there throughout."""
+    gathered = weights.gathered[chunk.piece[part]]
+    if weights.grows:
+        return gathered, chunk.gradients[part], 0.0
+    whole = weights.whole_gradients[chunk.piece[part]]
+    if forward:
+        return gathered, np.zeros(len(whole)), weights.gradients
+    return gathered, np.maximum(whole, new_share * chunk.new_gradients[part]), weights.gradients
+
+
+def stage_levels(
+    memory: RankMemory,
+    ends: Sequence[int] | IntArray,
+    plan: Plan,
+    worst: StageMemory,
+    *,
+    training: bool,
+) -> tuple[MemoryTimeline, dict[str, FloatArray]]:
+    """The part of the timeline that the worst stage's chunk runs, and (steps,) bytes by line over it.
+
+    As `stage_memories` has it at the chunk's largest moments, so that its peak is `worst`'s unless that is
+    the optimizer's; the optimizer's step itself is left out.
+    """
+    begins = [0, *[int(end) for end in ends[:-1]]]
+    cuts = list(zip(begins, (int(end) for end in ends), strict=True))[worst.stage :: plan.pp]
+    offloaded = Offload.ACTIVATIONS in plan.offload
+    chunks = [memory.chunk(first, last, offloaded=offloaded) for first, last in cuts]
+    pieces = [piece for first, last in cuts for piece in range(first, last)]
+    weights = stage_weights(memory.weights, pieces, plan, training=training, buffers=TORCH_BUFFERS)
+    held = memory.timeline.held
+    inputs = float(sum(held.input_bytes)) if worst.stage == 0 else 0.0
+    chunk = chunks[worst.chunk]
+    parts: dict[str, list[FloatArray]] = {
+        name: [] for name in ("parameters", "gradients", "activations", "workspace")
+    }
+    shape = _shape(plan, len(cuts), training)
+    moments = _moments(shape, worst.stage, tuple(item.kept_bytes for item in chunks))
+    for number, forward, others, in_flight in sorted(moments, key=lambda item: not item[1]):
+        if number != worst.chunk:
+            continue
+        part = _steps_of(chunk, forward)
+        gathered, gradients, resident = _visiting(chunk, weights, part, forward, 1.0)
+        base = weights.weights + held.buffer_bytes - memory.weights.frozen_bytes
+        parts["parameters"].append(base + gathered)
+        parts["gradients"].append(resident + gradients)
+        parts["activations"].append(chunk.activations[part] + others + inputs * in_flight)
+        parts["workspace"].append(chunk.transients[part])
+    levels = {name: np.concatenate(found) for name, found in parts.items()}
+    steps = len(levels["workspace"])
+    levels["optimizer_state"] = np.full(steps, weights.state)
+    levels["communication_buffers"] = np.full(steps, weights.buffers)
+    return chunk.timeline, levels
 
 
 def _optimizer(

@@ -137,7 +137,9 @@ def test_changes_are_ranked_and_keep_the_batch(predictor: Predictor, request_: P
 
 
 @pytest.mark.parametrize("wanted", [0, 1, -0.1, float("nan"), "0.9", True])
-def test_probabilities_that_are_none(predictor: Predictor, request_: PredictionRequest, wanted: float) -> None:
+def test_probabilities_that_are_none(
+    predictor: Predictor, request_: PredictionRequest, wanted: float
+) -> None:
     with pytest.raises(InvalidRequest, match="probability"):
         predictor.fit(request_, probability=wanted)
 
