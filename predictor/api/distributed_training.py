@@ -16,6 +16,7 @@ from predictor.api.predictor import Predictor
 from predictor.models.bundle import Bundle, Json, TrainedModel, write_bundle
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.distributed import DistributedRow, read_published
+from predictor.models.plan_calibration import PlanPoint, plan_point
 from predictor.models.step_correction import MODEL_NAME, StepFacts
 from predictor.models.step_correction_training import (
     CorrectionTable,
@@ -36,9 +37,25 @@ def published_table(
 
     Raises InvalidData: the table is absent.
     """
+    return table_of(*published_runs(root, corpus, bundle, progress=progress))
+
+
+def published_runs(
+    root: Path, corpus: Path, bundle: Bundle, *, progress: Progress = silent
+) -> tuple[tuple[DistributedRow, ...], Mapping[str, StepFacts]]:
+    """The runs that can be composed, and their facts by row id; arguments and errors as `published_table`."""
     rows = read_published(root / "curated").rows
     facts = composed_rows(rows, Predictor(bundle), bundle, corpus, progress=progress)
-    return table_of(rows, facts)
+    return tuple(row for row in rows if row.row_id in facts), facts
+
+
+def plan_points(rows: tuple[DistributedRow, ...], facts: Mapping[str, StepFacts]) -> tuple[PlanPoint, ...]:
+    """What the calibration of plans reads of each row."""
+    found = []
+    for row in rows:
+        samples = row.batch // row.plan.dp // row.plan.microbatches
+        found.append(plan_point(facts[row.row_id], samples, row.recipe.layers))
+    return tuple(found)
 
 
 def table_of(rows: tuple[DistributedRow, ...], facts: Mapping[str, StepFacts]) -> CorrectionTable:

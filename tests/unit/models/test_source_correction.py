@@ -1,0 +1,26 @@
+"""What a publisher's runs say of its other runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from predictor.models.source_correction import source_log_factors
+from tests.unit.models.test_step_correction import table
+
+
+def test_learns_offset_and_slope_of_a_source() -> None:
+    found = table()
+    mine = found.source == "one"
+    features, target = found.features[mine], found.target[mine]
+    factors = source_log_factors(features[:40], target[:40], features[40:], 1)
+    assert np.abs(factors - target[40:]).mean() < 0.02
+    assert np.abs(target[40:]).mean() > 0.2
+
+
+def test_runs_that_are_far_off_teach_little() -> None:
+    found = table()
+    mine = found.source == "two"
+    features, target = found.features[mine], found.target[mine].copy()
+    target[0] = 3.0
+    factors = source_log_factors(features[:60], target[:60], features[60:], 1)
+    assert np.abs(factors - target[60:]).mean() < 0.03
