@@ -57,7 +57,7 @@ def published_rows(
 
 
 def _without(table: CorrectionTable, group: NDArray[np.str_]) -> FloatArray:
-    """(n,) log(predicted / measured) of each row by trees that all sources share, trained without its group."""
+    """(n,) log(predicted / measured) of each row by trees of all sources, without its group."""
     found = np.full(len(table), np.nan)
     for name in np.unique(group):
         inside = group == name

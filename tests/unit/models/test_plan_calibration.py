@@ -1,4 +1,4 @@
-"""Plans calibrated by a few measured iterations: what is learned, what is left alone, what is worth measuring."""
+"""Plans calibrated by a few measured iterations: what is learned, and what is worth measuring."""
 
 from __future__ import annotations
 
