@@ -6,7 +6,8 @@ launch) is what makes two jobs alike; only models.power_memory reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
@@ -61,6 +62,43 @@ class JobProfile:
     def memory_utilisation(self) -> float:
         """Byte time at peak bandwidth over running time."""
         return self.memory_s / max(self.busy_s, TINY_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a job's steps, all alike: its share of the steps, and how one of them uses the device."""
+
+    share: float
+    profile: JobProfile
+
+
+def mixed(phases: Sequence[Phase]) -> JobProfile:
+    """The mean step of several phases; signature and launch time are the first one's."""
+
+    def mean(name: str) -> float:
+        return sum(phase.share * float(getattr(phase.profile, name)) for phase in phases)
+
+    return replace(
+        phases[0].profile,
+        iteration_s=mean("iteration_s"),
+        busy_s=mean("busy_s"),
+        compute_s=mean("compute_s"),
+        memory_s=mean("memory_s"),
+        matrix_s=mean("matrix_s"),
+        launch_count=round(mean("launch_count")),
+    )
+
+
+def timed(profile: JobProfile, iteration_s: float, busy_s: float) -> JobProfile:
+    """`profile` with known durations: all waiting for the host is what `iteration_s` exceeds `busy_s` by."""
+    scale = busy_s / max(profile.busy_s, TINY_S)
+    return replace(
+        profile,
+        iteration_s=max(iteration_s, busy_s),
+        busy_s=busy_s,
+        matrix_s=scale * profile.matrix_s,
+        launch_s=0.0,
+    )
 
 
 def job_profile(

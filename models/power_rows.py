@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from predictor.errors import InvalidData
 from predictor.features.work import OpWork, Program
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.power_profile import JobProfile, job_profile
+from predictor.models.corpus.gaissa import TRAINING_STEPS, VALIDATION_STEPS
+from predictor.models.power_profile import JobProfile, Phase, job_profile, mixed, timed
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class PowerSample:
         time_s: epoch time (0 where not published); comparable within one `job`.
         job: everything but the limit, so that samples of one sweep share it.
         device_group, model_group: what evaluation holds out.
+        phases: the kinds of steps that the reading averages over; () where all are alike.
+        iteration_s, busy_share: duration of a mean step and share of it with a kernel, where metered, else 0.
     """
 
     profile: JobProfile
@@ -87,6 +90,17 @@ class PowerSample:
     job: str
     device_group: str
     model_group: str
+    phases: tuple[Phase, ...] = ()
+    iteration_s: float = 0.0
+    busy_share: float = 0.0
+
+
+def as_measured(sample: PowerSample) -> PowerSample:
+    """The sample with its metered durations in place of predicted ones: what the power model learns from."""
+    if not (sample.iteration_s > 0 and sample.busy_share > 0):
+        return sample
+    known = timed(sample.profile, sample.iteration_s, sample.busy_share * sample.iteration_s)
+    return replace(sample, profile=known)
 
 
 def job_graph(subject: str, dataset: str, batch: int) -> Graph:
@@ -103,17 +117,23 @@ def job_graph(subject: str, dataset: str, batch: int) -> Graph:
     return read_graph(architecture(workload.architecture, batch=batch, **workload.options))
 
 
-def job_program(subject: str, configuration: Mapping[str, Any]) -> Program:
-    """The iteration that a row trained."""
+def job_program(subject: str, configuration: Mapping[str, Any], mode: Mode = Mode.TRAIN) -> Program:
+    """A step of the job that a row measured: of training, or of its validation."""
     from predictor.features.program import build_program
 
+    train = mode is Mode.TRAIN
     return build_program(
         job_graph(subject, str(configuration.get("dataset", "")), int(configuration["batch"])),
-        mode=Mode.TRAIN,
+        mode=mode,
         precision=Precision.parse(configuration["precision"]),
-        optimizer=OPTIMIZERS[configuration["optimizer"]],
+        optimizer=OPTIMIZERS[configuration["optimizer"]] if train else Optimizer.NONE,
         runtime=Runtime.EAGER,
     )
+
+
+_STEPS = TRAINING_STEPS + VALIDATION_STEPS
+_MODES: Mapping[Mode, float] = {Mode.TRAIN: TRAINING_STEPS / _STEPS, Mode.INFER: VALIDATION_STEPS / _STEPS}
+"""Shares of steps of rows without a data set (GAISSA), whose runs count validation."""
 
 
 def op_times(program: Program, device: DeviceSpec, model: OpTimeModel) -> NDArray[np.float64]:
@@ -134,10 +154,9 @@ def power_samples(
         model: prices the programs.
         find: catalogue look-up by id.
     """
-    programs: dict[tuple[str, str], Program] = {}
-    profiles: dict[tuple[str, str, str], JobProfile] = {}
-    readings: dict[tuple[str, ...], list[float]] = {}
-    times: dict[tuple[str, ...], list[float]] = {}
+    programs: dict[tuple[str, str, Mode], Program] = {}
+    phases: dict[tuple[str, str, str], tuple[Phase, ...]] = {}
+    readings: dict[tuple[str, ...], dict[str, list[float]]] = {}
     columns = ("subject", "device", "device_group", "model_group", "quantity", "configuration", "value")
     for subject, device_id, chip, family, quantity, text, value in (
         rows.select(columns).sort(columns).iter_rows()
@@ -145,31 +164,44 @@ def power_samples(
         facts = json.loads(text)
         limit = str(float(facts.pop("power_limit_w")))
         facts.pop("run", None)
-        facts.pop("images", None)
+        images = float(facts.pop("images", 0.0))
         job = json.dumps(facts, sort_keys=True)
-        key = (subject, device_id, chip, family, job, limit)
-        if quantity == "epoch_time":
-            times.setdefault(key, []).append(value)
-        if quantity != "average_power":
+        entry = readings.setdefault((subject, device_id, chip, family, job, limit), {})
+        # Joules of a whole run follow its early stopping; those of one step do not.
+        scale = float(facts["batch"]) / images if quantity == "energy" else 1.0
+        entry.setdefault(quantity, []).append(scale * value)
+        if (subject, device_id, job) in phases:
             continue
-        readings.setdefault(key, []).append(value)
-        if (subject, device_id, job) not in profiles:
-            if (subject, job) not in programs:
-                programs[subject, job] = job_program(subject, facts)
-            program, device = programs[subject, job], find(device_id)
-            profiles[subject, device_id, job] = job_profile(
-                program, op_times(program, device, model), device, LAUNCH_S
-            )
+        device, found = find(device_id), []
+        for mode, share in _MODES.items() if images else ((Mode.TRAIN, 1.0),):
+            if (subject, job, mode) not in programs:
+                programs[subject, job, mode] = job_program(subject, facts, mode)
+            program = programs[subject, job, mode]
+            profile = job_profile(program, op_times(program, device, model), device, LAUNCH_S)
+            found.append(Phase(share, profile))
+        phases[subject, device_id, job] = tuple(found)
     return tuple(
-        PowerSample(
-            profile=profiles[subject, device_id, job],
-            device=find(device_id),
-            limit_w=float(limit),
-            power_w=float(np.mean(values)),
-            time_s=float(np.mean(times.get((subject, device_id, chip, family, job, limit), [0.0]))),
-            job=f"{device_id} {subject} {job}",
-            device_group=chip,
-            model_group=family,
-        )
-        for (subject, device_id, chip, family, job, limit), values in sorted(readings.items())
+        _sample(key, entry, phases[key[0], key[1], key[4]], find(key[1]))
+        for key, entry in sorted(readings.items())
+        if "average_power" in entry
+    )
+
+
+def _sample(
+    key: tuple[str, ...], entry: Mapping[str, list[float]], phases: tuple[Phase, ...], device: DeviceSpec
+) -> PowerSample:
+    subject, device_id, chip, family, job, limit = key
+    mean = {quantity: float(np.mean(values)) for quantity, values in entry.items()}
+    return PowerSample(
+        profile=mixed(phases),
+        device=device,
+        limit_w=float(limit),
+        power_w=mean["average_power"],
+        time_s=mean.get("epoch_time", 0.0),
+        job=f"{device_id} {subject} {job}",
+        device_group=chip,
+        model_group=family,
+        phases=phases if len(phases) > 1 else (),
+        iteration_s=mean.get("energy", 0.0) / mean["average_power"],
+        busy_share=mean.get("device_busy_share", 0.0),
     )

@@ -36,7 +36,7 @@ from predictor.models.op_time import MODEL_NAME as OP_TIME
 from predictor.models.op_time import OpTimeModel
 from predictor.models.op_training import train_op_time
 from predictor.models.power import MODEL_NAME as POWER
-from predictor.models.power_rows import power_samples
+from predictor.models.power_rows import as_measured, power_samples
 from predictor.models.power_training import train_power
 from predictor.models.serving import MODEL_NAME as SERVING
 from predictor.models.serving_training import serving_samples, train_serving
@@ -129,7 +129,7 @@ def _train_power(corpus: Path, op_time: OpTimeModel) -> TrainedModel:
     import polars as pl
 
     rows = pl.concat([read_source(corpus, source) for source in POWER_SOURCES])
-    return train_power(power_samples(rows, op_time, find_device))
+    return train_power([as_measured(sample) for sample in power_samples(rows, op_time, find_device)])
 
 
 def _train_exchanges(corpus: Path, seed: int) -> tuple[dict[str, TrainedModel], dict[str, Json]]:

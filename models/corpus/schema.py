@@ -47,6 +47,7 @@ UNITS: Mapping[str, str] = {
     "allocator_peak_memory": "bytes",
     "average_power": "W",
     "energy": "J",
+    "device_busy_share": "1",
 }
 """Quantity -> the one unit it is stored in."""
 

@@ -39,7 +39,7 @@ from predictor.models.op_time import MODEL_NAME as OP_TIME
 from predictor.models.op_time import OpTimeModel
 from predictor.models.op_training import fit_op_time
 from predictor.models.power import PowerModel
-from predictor.models.power_rows import PowerSample, power_samples
+from predictor.models.power_rows import PowerSample, as_measured, power_samples
 from predictor.models.power_training import train_power
 from predictor.models.train import OP_DEVICES, OP_SOURCE, POWER_SOURCES, SEED
 
@@ -49,7 +49,8 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     import polars as pl
 
     rows = pl.concat([read_source(corpus, source) for source in POWER_SOURCES])
-    samples = power_samples(rows, OpTimeModel.from_bundle(bundle), find_device)
+    raw = power_samples(rows, OpTimeModel.from_bundle(bundle), find_device)
+    samples = [as_measured(sample) for sample in raw]
     progress(SUITE, 0, _PARTS)
     found = cap_rows(list(cap_cells(samples)))
     progress(SUITE, 1, _PARTS)
@@ -57,7 +58,7 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     progress(SUITE, 2, _PARTS)
     cells += _device_cells(corpus, rows, bundle)
     progress(SUITE, 3, _PARTS)
-    cells += image_cells(image_runs(read_source(corpus, GAISSA), samples), samples)
+    cells += image_cells(image_runs(read_source(corpus, GAISSA), raw), raw)
     progress(SUITE, 4, _PARTS)
     kernels = kernel_power_rows(corpus)
     progress(SUITE, 5, _PARTS)
@@ -81,7 +82,7 @@ def _device_cells(corpus: Path, rows: Any, bundle: Bundle) -> Iterator[JobCell]:
         held = rows.filter(pl.col("device_group") == chip)
         op_time = op_time_without(tables, {_chip(name) for name in held["device"].unique()}, bundle)
         blind = OpTimeModel.from_trained(op_time)
-        samples = power_samples(rows, blind, find_device)
+        samples = [as_measured(sample) for sample in power_samples(rows, blind, find_device)]
         trained = train_power([sample for sample in samples if sample.device_group != chip])
         answered = [sample for sample in samples if sample.device_group == chip and is_zeus(sample)]
         yield from power_answers("device", chip, answered, PowerModel.from_trained(trained))
