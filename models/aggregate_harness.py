@@ -1,4 +1,4 @@
-"""What a publisher's way of timing adds to the device's own work: factors on kernels and on launches, and copies.
+"""What a publisher's way of timing adds to the device's work: factors on kernels and on launches, and copies.
 
 Sources that time the device alone, by its own clock, add nothing to kernels. Others time a data loader, an
 input copy, a task's particulars and a host of their own along with it. Each of these is an effect of the
@@ -20,7 +20,7 @@ from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.types import Mode, Precision, Runtime
 
 REFERENCES = frozenset({"timm_benchmarks", "neusight-cells", "neusight", "aiconfigurator-ops", "profiles"})
-"""Sources that time nothing but the device's work, by its own clock: they have no harness effect on kernels."""
+"""Sources that time nothing but the device's work, by its own clock: no harness effect on kernels."""
 _COPIED = frozenset({"pytorch_gpu_benchmark"})
 """Sources in whose iterations the device waits for the copy of its input."""
 _WIDE = frozenset({Precision.FP32, Precision.TF32, Precision.FP64})
@@ -47,7 +47,7 @@ _LOG_LOWEST, _LOG_HIGHEST = -2.0, 3.0
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """One effect: which of its names each iteration takes, `index` (r,); names[0] is none and adds nothing."""
+    """One effect: which of its names each iteration takes, `index` (r,); names[0] adds nothing."""
 
     names: tuple[str, ...]
     index: NDArray[np.intp]

@@ -120,8 +120,11 @@ _CONSUMER = re.compile(r"^(gtx|rtx)-\d+(?!.*max-q)")
 
 
 def is_consumer_board(device: DeviceSpec) -> bool:
-    """A desktop GeForce: its clocks run above their rating, and its tensor cores at half their rate, where
-    boards for servers and workstations are rated at the clock that they seldom exceed."""
+    """Whether a board is a desktop GeForce.
+
+    Its clocks run above their rating, and its tensor cores at half their rate; boards for servers and
+    workstations are rated at a clock that they seldom exceed.
+    """
     return _CONSUMER.match(device.id) is not None
 
 

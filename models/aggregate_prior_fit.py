@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.aggregate_features import CLASSES
-from predictor.models.aggregate_harness import FIXED, HOST, MACHINE, MILLISECOND, SLOTS, WORK, Harness, Keys, pulls, starts
+from predictor.models.aggregate_harness import (
+    FIXED,
+    HOST,
+    MACHINE,
+    MILLISECOND,
+    SLOTS,
+    WORK,
+    Harness,
+    Keys,
+    pulls,
+    starts,
+)
 from predictor.models.aggregate_prior import (
     DEVICE_KIND,
     DEVICE_KINDS,
@@ -65,7 +76,7 @@ class PriorRows:
 
 @dataclass(frozen=True, slots=True)
 class PriorFit:
-    """A fitted prior, and the vector of all its weights: where a fit on other weights of the rows can start."""
+    """A fitted prior, and all its weights: where a fit on other weights of the rows can start."""
 
     prior: Prior
     weights: FloatArray
@@ -121,7 +132,9 @@ class _Design:
         by_class = position[rows.group]
         self._kernel = DeviceKernel.of(rows.devices)
         count = len(rows.devices)
-        self._likeness = np.array([self._kernel.likeness(device) for device in rows.devices]).reshape(count, -1)
+        self._likeness = np.array([self._kernel.likeness(device) for device in rows.devices]).reshape(
+            count, -1
+        )
         self._inverse = np.asarray(np.linalg.inv(self._likeness + 1e-6 * np.eye(count)), dtype=np.float64)
         self._blocks: list[_Block] = []
         for (size, _), level in zip(EFFECTS.values(), rows.level.T, strict=True):
@@ -212,7 +225,7 @@ class _Design:
     def _jacobian(
         self, shares: FloatArray, beside: tuple[FloatArray, FloatArray]
     ) -> tuple[NDArray[np.float32], Any]:
-        """Slopes of the log times by every weight: dense where an iteration has many ops, sparse of kernels."""
+        """Slopes of the log times by every weight: dense of iterations of many ops, sparse of kernels."""
         from scipy.sparse import csr_matrix
 
         rows, count = self._rows, len(self._rows.log_time)

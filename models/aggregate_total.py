@@ -42,8 +42,10 @@ def iteration_s(device_s: FloatArray, host_s: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """r iterations of n ops: `row` (n,) names each op's; `rest_s`, `host_s` and what is waited for beside
-    them, `fixed_s`, are (r,)."""
+    """r iterations of n ops: `row` (n,) names each op's.
+
+    `rest_s`, `host_s` and what is waited for beside them, `fixed_s`, are (r,).
+    """
 
     row: NDArray[np.intp]
     rest_s: FloatArray

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from predictor.features.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.aggregate_features import FEATURES, hidden
-from predictor.models.aggregate_host_prior import HostPrior, fit_host_prior
 from predictor.models.aggregate_harness import Harness, harness_keys
+from predictor.models.aggregate_host_prior import HostPrior, fit_host_prior
 from predictor.models.aggregate_prior import PricedOps, Prior, groups, levels, slope_column
 from predictor.models.aggregate_prior_fit import PriorRows, fit_prior
 from predictor.models.aggregate_rows import AggregateTable, job_context
@@ -34,7 +34,7 @@ _PHASE = FEATURES.index("phase")
 
 @dataclass(frozen=True, slots=True)
 class BoostSettings:
-    """XGBoost settings; weights of leaves count iterations. `hidden`: feature columns that trees do not see."""
+    """XGBoost settings; weights of leaves count iterations. `hidden`: columns that trees do not see."""
 
     rounds: int = 300
     depth: int = 8
@@ -160,7 +160,9 @@ def fit_aggregate(
     taught = weights > 0
     if not taught.all():
         base, table, weights = base[taught[table.row]], table.take(taught), weights[taught]
-    booster = fit_booster(table, base, timed_total(table, find_device, prior.harness), weights, settings, seed)
+    booster = fit_booster(
+        table, base, timed_total(table, find_device, prior.harness), weights, settings, seed
+    )
     return Fitted(prior, booster, found, settings.hidden)
 
 

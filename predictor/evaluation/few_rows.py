@@ -47,7 +47,7 @@ class KnownCell:
 
 def job_samples(fitted: Fitted, table: AggregateTable) -> list[Sample]:
     """(r,) each iteration's predicted kernel seconds by class, its host seconds and its measured seconds."""
-    total = total_of(table, find_device)
+    total = total_of(table, find_device, fitted.prior.harness)
     phase = table.features[:, _PHASE]
     kind = DEVICE_KIND[groups(table.class_code, phase)]
     code = np.isin(kind, _MEMORY_KINDS) + len(CLASSES) // 2 * (phase > 0)
@@ -72,12 +72,17 @@ def known_rows(
     machine_of: Callable[[WholeModelRow], Hashable],
     *,
     known: int = KNOWN,
+    least: int = KNOWN + 1,
+    goal: float | None = None,
 ) -> list[EvaluationRow]:
-    """The mean over machines of the mean error on cells not drawn; none where other chips lack rows."""
+    """The mean over machines of the mean error on cells not drawn; none where other chips lack rows.
+
+    Machines of fewer than `least` cells are not scored.
+    """
     machines: dict[Hashable, list[KnownCell]] = defaultdict(list)
     for cell in cells:
         machines[machine_of(cell.row)].append(cell)
-    chosen = [part for part in machines.values() if len(part) > known]
+    chosen = [part for part in machines.values() if len(part) >= max(least, known + 1)]
     errors = []
     for part in chosen:
         chip = part[0].row.device_group
@@ -88,7 +93,7 @@ def known_rows(
         return []
     group = f"{id} device, {known} rows of it known: mean of {len(errors)} machines"
     count = sum(map(len, chosen))
-    return [EvaluationRow(id, suite, "device", group, "mape", float(np.mean(errors)), None, count)]
+    return [EvaluationRow(id, suite, "device", group, "mape", float(np.mean(errors)), goal, count)]
 
 
 def _mean_error(part: Sequence[KnownCell], prior: Prior, known: int) -> float:

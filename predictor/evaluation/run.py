@@ -35,14 +35,14 @@ from predictor.evaluation.report import Table, cells_table, write_report
 from predictor.evaluation.rows import EvaluationRow
 from predictor.files import write_whole
 from predictor.models.bundle import Bundle
-from predictor.models.corpus import neusight_cells, timm
 from predictor.models.corpus.build import Progress, build_corpus, data_root, missing_sources, silent
 from predictor.models.corpus.exchanges import SOURCES as EXCHANGE_SOURCES
 from predictor.models.corpus.mlperf_power import SOURCE as NODE_SOURCE
 from predictor.models.corpus.programs import build_programs
-from predictor.models.corpus.whole_model import READERS, whole_model_rows
+from predictor.models.corpus.whole_model import whole_model_rows
 from predictor.models.op_time import OpTimeModel
 from predictor.models.step_time import MODEL_NAME as STEP_TIME
+from predictor.models.step_training import TRAINED
 from predictor.models.train import (
     KERNEL_POWER_SOURCE,
     KERNEL_SOURCES,
@@ -224,14 +224,14 @@ def _collectives(options: Options, progress: Progress) -> tuple[list[EvaluationR
 
 
 def _sources(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
-    corpus, root = _corpus(options, tuple(READERS), progress), data_root(options.root)
-    for source in READERS:
-        build_programs(source, whole_model_rows(corpus, source), root, corpus, progress=progress)
-    return whole_model_sources.source_suite(root, corpus, options.bundle, progress)
+    return whole_model_sources.source_suite(data_root(options.root), options.bundle, progress)
 
 
 def _time(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:
-    corpus = _corpus(options, (OP_SOURCE, timm.SOURCE, neusight_cells.SOURCE), progress)
+    corpus = _corpus(options, (OP_SOURCE, *TRAINED), progress)
+    for source in TRAINED:
+        rows = whole_model_rows(corpus, source)
+        build_programs(source, rows, data_root(options.root), corpus, progress=progress)
     return time.time_suite(data_root(options.root), corpus, Bundle.load(options.bundle), progress)
 
 

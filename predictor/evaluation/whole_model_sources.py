@@ -1,10 +1,9 @@
 """Training steps of NVIDIA's examples (Lambda, T7) and torchvision steps on six cards (T8), GPU held out.
 
-`device`: fits on every whole-model source (timm's rows thinned) and kernels, without the chip of the scored
-rows under every name, memory size and form factor, on top of an op-level model that never saw it either; what
-the source's harness adds is known from other chips, or unknown as to a user. `bundle`: each row asked through
-the public Predictor. Equal systems are one cell, their median. Rows of several GPUs and of double precision
-are reported and have no goal: DataParallel copies the model at each step, which no plan here describes.
+Cells are asked through the public Predictor (suite `sources`), or come from fits without their chip (suite
+`time`, predictor.evaluation.time_chips). Equal systems are one cell, their median. Rows of several GPUs and
+of double precision are reported and have no goal: DataParallel copies the model at each step, which no plan
+here describes.
 """
 
 from __future__ import annotations
@@ -13,40 +12,28 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
 
 from predictor.api import Predictor
 from predictor.errors import PerfcastError
-from predictor.evaluation.few_rows import KnownCell, job_samples, known_rows
+from predictor.evaluation.few_rows import KnownCell
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, scored_rows
 from predictor.features.graph import Graph
-from predictor.features.work import Family
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceKind
-from predictor.models.aggregate_kernels import kernel_table
-from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
-from predictor.models.calibration import Spread
-from predictor.models.corpus import lambda_pytorch, pytorch_gpu_benchmark, timm
-from predictor.models.corpus.build import Progress, missing_sources, silent
-from predictor.models.corpus.chips import chip_of
+from predictor.models.aggregate_rows import AggregateTable
+from predictor.models.corpus import lambda_pytorch, pytorch_gpu_benchmark
+from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.whole_model import (
     READERS,
     WholeModelRow,
     reader,
     source_graph,
-    whole_model_rows,
 )
 from predictor.models.device_calibration import Sample, predicted_s
-from predictor.models.op_rows import OpTable, load_tables
-from predictor.models.op_time import OpTimeModel
-from predictor.models.op_training import fit_op_time
-from predictor.models.step_time import DEVICE
-from predictor.models.step_training import CALIBRATION, fit_table
-from predictor.models.train import OP_DEVICES, OP_SOURCE, SEED
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.types import Precision
@@ -140,72 +127,6 @@ def request_of(row: WholeModelRow, graph: Graph) -> PredictionRequest:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Cells of one source by fits without their chip.
-
-    Attributes:
-        plain: as a user is answered. as_timed: with what the source's harness adds to times of other chips.
-    """
-
-    plain: list[ScoredCell]
-    as_timed: list[ScoredCell]
-
-
-def held_out(corpus: Path, progress: Progress = silent) -> Mapping[str, HeldOut]:
-    """Cells of both sources on one GPU, by fits on all sources. Raises InvalidData: corpus incomplete."""
-    vectors = load_tables(corpus, OP_SOURCE, {name: find_device(name) for name in OP_DEVICES})
-    everything = _trained_on(corpus, _op_time(vectors, without=""), progress)
-    chips = everything.text("device_group")
-    asked = np.isin(everything.source, (LAMBDA, TORCHVISION))
-    found = {name: HeldOut([], []) for name in (LAMBDA, TORCHVISION)}
-    holds = sorted(set(chips[asked]))
-    for done, chip in enumerate(holds):
-        progress("chips left out", done, len(holds))
-        fitted = fit_table(everything.take(chips != chip), find_device, CALIBRATION[DEVICE], SEED)
-        is_measured = chip in set(map(chip_of, OP_DEVICES))
-        blind = _op_time(vectors, without=chip) if is_measured else None
-        for name, cells in found.items():
-            inside = (everything.source == name) & (chips == chip)
-            if not inside.any():
-                continue
-            test = everything.take(inside) if blind is None else _priced_by(blind, name, corpus, chip)
-            samples = job_samples(fitted, test)
-            added = float(np.exp(fitted.prior.sources.get(name, 0.0)))
-            slower = [replace(sample, kernel_s=sample.kernel_s * added) for sample in samples]
-            cells.plain.extend(_sampled_cells(test, samples))
-            cells.as_timed.extend(_sampled_cells(test, slower))
-    progress("chips left out", len(holds), len(holds))
-    return found
-
-
-def _trained_on(corpus: Path, op_time: OpTimeModel, progress: Progress) -> AggregateTable:
-    """Every whole-model source, timm's rows thinned, and kernels."""
-    parts = []
-    for name in READERS:
-        keep = _is_thinned if name == timm.SOURCE else is_asked
-        if not missing_sources(corpus, [name]) and any(map(keep, whole_model_rows(corpus, name))):
-            parts.append(aggregate_table(name, corpus, op_time, find_device, keep=keep, progress=progress))
-    kernels = kernel_table(corpus, op_time, find_device, SEED, progress=progress)
-    return joined_tables(parts if kernels is None else [*parts, kernels])
-
-
-def _op_time(tables: Mapping[Family, OpTable], without: str) -> OpTimeModel:
-    """An op-level model that never saw a chip: of NeuSight's operators alone."""
-    kept = [name for name in OP_DEVICES if chip_of(name) != without]
-    spreads = {family: Spread(1.0, 1.0) for family in tables}
-    smaller = {family: table.take(np.isin(table.device, kept)) for family, table in tables.items()}
-    devices = {name: find_device(name) for name in kept}
-    return OpTimeModel.from_trained(fit_op_time(smaller, devices, spreads, SEED))
-
-
-def _priced_by(op_time: OpTimeModel, name: str, corpus: Path, chip: str) -> AggregateTable:
-    def is_wanted(row: WholeModelRow) -> bool:
-        return row.device_group == chip and is_asked(row)
-
-    return aggregate_table(name, corpus, op_time, find_device, keep=is_wanted)
-
-
 def is_asked(row: WholeModelRow) -> bool:
     """One GPU, in a precision whose rates are known."""
     return (
@@ -215,11 +136,8 @@ def is_asked(row: WholeModelRow) -> bool:
     )
 
 
-def _is_thinned(row: WholeModelRow) -> bool:
-    return is_asked(row) and crc32(f"{row.job} {row.batch} {row.device}".encode()) % THINNING == 0
-
-
-def _sampled_cells(table: AggregateTable, samples: Sequence[Sample]) -> list[ScoredCell]:
+def sampled_cells(table: AggregateTable, samples: Sequence[Sample]) -> list[ScoredCell]:
+    """Cells of a table whose jobs a fit answered, (r,) samples."""
     found = {id(row): sample for row, sample in zip(table.rows, samples, strict=True)}
     cells = []
     for row, measured_s in cells_of(table.rows):
@@ -346,19 +264,13 @@ def counts_table(root: Path, sources: Iterable[str]) -> Table:
 
 
 def source_suite(
-    root: Path, corpus: Path, bundle: Path | None, progress: Progress = silent
+    root: Path, bundle: Path | None, progress: Progress = silent
 ) -> tuple[list[EvaluationRow], list[Table]]:
-    """Both sources by the bundle and with each GPU held out, and the worst cells of each."""
+    """Both sources by the bundle, and the worst cells of each."""
     predictor = Predictor.load(bundle)
     rows: list[EvaluationRow] = []
     tables = [counts_table(root, READERS)]
-    found = held_out(corpus, progress)
-    for source, identity, rows_of in ((LAMBDA, "T7", lambda_rows), (TORCHVISION, "T8", torchvision_rows)):
-        cells = found[source]
-        rows += rows_of(cells.as_timed, "device", GOAL)
-        rows += rows_of(cells.plain, "device, harness unknown", None)
-        rows += known_rows(known_cells(cells.plain), identity, SUITE, machine_of)
-        tables.append(worst_cells(f"{source}: worst cells, GPU held out", cells.as_timed))
+    for source, rows_of in ((LAMBDA, lambda_rows), (TORCHVISION, torchvision_rows)):
         asked = zero_shot(source, root, predictor, progress=progress)
         rows += rows_of(asked, "bundle", None)
         alone = [cell for cell in asked if is_asked(cell.row)]

@@ -1,0 +1,144 @@
+"""Whole-model timings of a chip by fits without a row of the chip, in any source (T2, T4, T6-T8).
+
+One table of all sources (timm's rows and kernels thinned, never scored ones), priced by an op-level model of
+NeuSight's operators; for a chip with operators there, rows are priced by one that never saw them. A chip
+leaves under every name, memory size and form factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from predictor.evaluation.few_rows import KnownCell, job_samples
+from predictor.evaluation.time_held import Held, joined_held
+from predictor.evaluation.whole_model_sources import ScoredCell, is_asked, sampled_cells
+from predictor.features.work import Family
+from predictor.hardware.catalog import find_device
+from predictor.models.aggregate_kernels import kernel_table
+from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
+from predictor.models.aggregate_training import BoostSettings, Fitted
+from predictor.models.calibration import Spread
+from predictor.models.corpus import lambda_pytorch, neusight_cells, pytorch_gpu_benchmark, timm
+from predictor.models.corpus.build import Progress, missing_sources, silent
+from predictor.models.corpus.chips import chip_of
+from predictor.models.corpus.whole_model import WholeModelRow, whole_model_rows
+from predictor.models.op_rows import OpTable, load_tables
+from predictor.models.op_time import OpTimeModel
+from predictor.models.op_training import fit_op_time
+from predictor.models.step_time import DEVICE
+from predictor.models.step_training import CALIBRATION, TRAINED, Refits, thinned
+from predictor.models.train import OP_DEVICES, OP_SOURCE, SEED
+
+LAMBDA, TORCHVISION, CELLS = lambda_pytorch.SOURCE, pytorch_gpu_benchmark.SOURCE, neusight_cells.SOURCE
+ADA, ANCHOR = "rtx4090", "rtx3090"
+SETTINGS: BoostSettings = replace(CALIBRATION[DEVICE], rounds=60, depth=6)
+"""Trees that carry over to a chip that they never saw are few and low."""
+_THINNING, _KERNEL_THINNING = 8, 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChipsHeld:
+    """What fits without a chip say of its rows.
+
+    Attributes:
+        cells: NeuSight's cells. known: those on NVIDIA's chips, for calibration by a few of them.
+        ada, anchor: timm's inference on the RTX 4090, left out, and by the same fit on the RTX 3090.
+        plain: source -> cells as a user is answered. as_timed: with what its source's harness adds, as other
+            chips show it. timed: all rows of `as_timed`.
+    """
+
+    cells: Held
+    known: Sequence[KnownCell]
+    ada: Held
+    anchor: Held
+    plain: Mapping[str, list[ScoredCell]]
+    as_timed: Mapping[str, list[ScoredCell]]
+    timed: Held
+
+
+def chips_left_out(corpus: Path, progress: Progress = silent) -> ChipsHeld:
+    """Every chip that is scored, left out in turn. Raises InvalidData: corpus incomplete."""
+    vectors = load_tables(corpus, OP_SOURCE, {name: find_device(name) for name in OP_DEVICES})
+    pricing = _op_time(vectors, without="")
+    everything, cards = _tables(corpus, pricing, progress)
+    chips = everything.text("device_group")
+    refits = Refits(everything, find_device, SETTINGS, SEED)
+    scored = np.isin(everything.source, (LAMBDA, TORCHVISION, CELLS))
+    found: dict[str, list[Held]] = {"cells": [], "timed": []}
+    known: list[KnownCell] = []
+    plain: dict[str, list[ScoredCell]] = {LAMBDA: [], TORCHVISION: []}
+    as_timed: dict[str, list[ScoredCell]] = {LAMBDA: [], TORCHVISION: []}
+    holds = sorted({*chips[scored], ADA})
+    for done, chip in enumerate(holds):
+        progress("chips left out", done, len(holds))
+        fitted = refits.without(chips == chip)
+        blind = _op_time(vectors, without=chip) if chip in set(map(chip_of, OP_DEVICES)) else None
+        for source in sorted(set(everything.source[scored & (chips == chip)])):
+            inside = (everything.source == source) & (chips == chip)
+            own = everything.take(inside) if blind is None else _priced_by(blind, source, corpus, chip)
+            held = Held(own, fitted.log_times(own, find_device, harness=True))
+            samples = job_samples(fitted, own)
+            if source == CELLS:
+                found["cells"].append(held)
+                pairs = zip(own.rows, samples, strict=True)
+                known += [KnownCell(row, sample) for row, sample in pairs if not row.device.startswith("mi")]
+                continue
+            found["timed"].append(held)
+            plain[source] += sampled_cells(own, samples)
+            as_timed[source] += [_told(cell, held) for cell in sampled_cells(own, samples)]
+        if chip == ADA:
+            ada, anchor = (_cards(fitted, cards, name) for name in (ADA, ANCHOR))
+    progress("chips left out", len(holds), len(holds))
+    return ChipsHeld(
+        joined_held(found["cells"]), known, ada, anchor, plain, as_timed, joined_held(found["timed"])
+    )
+
+
+def _told(cell: ScoredCell, held: Held) -> ScoredCell:
+    """A cell with the answer that knows its source's harness."""
+    place = next(i for i, row in enumerate(held.table.rows) if row is cell.row)
+    return replace(cell, answer=(float(np.exp(held.log_time[place])),) * 3)
+
+
+def _cards(fitted: Fitted, table: AggregateTable, chip: str) -> Held:
+    own = table.take(table.text("device_group") == chip)
+    return Held(own, fitted.log_times(own, find_device))
+
+
+def _tables(corpus: Path, pricing: OpTimeModel, progress: Progress) -> tuple[AggregateTable, AggregateTable]:
+    """All sources, thinned; and all of timm's inference on both cards, scored or anchor."""
+    parts, cards = [], None
+    for name in TRAINED:
+        if missing_sources(corpus, [name]) or not any(map(is_asked, whole_model_rows(corpus, name))):
+            continue
+        table = aggregate_table(name, corpus, pricing, find_device, keep=is_asked, progress=progress)
+        if name == timm.SOURCE:
+            cards = table.take(np.array([row.mode == "infer" for row in table.rows]))
+        parts.append(table.take(thinned(table, _THINNING)))
+    kernels = kernel_table(corpus, pricing, find_device, SEED, progress=progress)
+    if kernels is not None:
+        parts.append(kernels.take(np.arange(len(kernels)) % _KERNEL_THINNING == 0))
+    assert cards is not None
+    return joined_tables(parts), cards
+
+
+def _op_time(tables: Mapping[Family, OpTable], without: str) -> OpTimeModel:
+    """An op-level model that never saw a chip: of NeuSight's operators alone."""
+    kept = [name for name in OP_DEVICES if chip_of(name) != without]
+    spreads = {family: Spread(1.0, 1.0) for family in tables}
+    smaller = {family: table.take(np.isin(table.device, kept)) for family, table in tables.items()}
+    devices = {name: find_device(name) for name in kept}
+    return OpTimeModel.from_trained(fit_op_time(smaller, devices, spreads, SEED))
+
+
+def _priced_by(op_time: OpTimeModel, name: str, corpus: Path, chip: str) -> AggregateTable:
+    return aggregate_table(name, corpus, op_time, find_device, keep=partial(_is_of, chip))
+
+
+def _is_of(chip: str, row: WholeModelRow) -> bool:
+    return row.device_group == chip and is_asked(row)
