@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from predictor.errors import InvalidBundle, UnknownName
 from predictor.hardware.catalog import find_device
 from predictor.hardware.links import own_link
-from predictor.hardware.spec import ClusterSpec, LinkSpec
+from predictor.hardware.spec import ClusterSpec, ExchangeOrigin, LinkSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.corpus.chips import chip_of
@@ -278,13 +278,14 @@ class ExchangeModel:
         if facts.system:
             width = spreads.known_system
         else:
-            width = spreads.known_device if nearest < SAME else spreads.similar
+            known = nearest < SAME and facts.nodes == 1
+            width = spreads.known_device if known else spreads.similar
         return LearnedCurve(log_ratio, nearest, systems, width)
 
-    def log_spread(self, kind: str, place: Hashable, cluster: ClusterSpec) -> float | None:
-        """90 % log half-width of a group's times, None where the formulas answer."""
+    def origin(self, kind: str, place: Hashable, cluster: ClusterSpec) -> ExchangeOrigin | None:
+        """Where a group's times come from, None where the formulas answer."""
         curve = self.learned(kind, place, cluster) if isinstance(place, GroupShape) else None
-        return None if curve is None else curve.log_spread
+        return None if curve is None else ExchangeOrigin(curve.systems, curve.log_spread)
 
     def _facts_of(self, kind: str, place: GroupShape, cluster: ClusterSpec) -> ExchangeFacts | None:
         near = cluster.island if place.in_island and cluster.island is not None else cluster.intra_node

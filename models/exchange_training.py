@@ -161,11 +161,20 @@ def train_exchanges(frames: Iterable[pl.DataFrame], seed: int) -> tuple[TrainedM
 
 
 def half_widths(table: ExchangeTable, residual: FloatArray, nearest: FloatArray) -> tuple[float, float]:
-    """90 % log half-widths on large exchanges: of devices that others timed, and of similar ones."""
+    """90 % log half-widths on large exchanges: in nodes of devices that others timed, and all else in reach.
+
+    Networks between nodes differ more than boards, so they count as similar at best.
+    """
     large = table.log_size >= _LARGE
-    same = large & (nearest < SAME)
+    same = large & is_known(table, nearest)
     near = large & (nearest <= REACH) & ~same
     return _half_width(residual[same], table.system[same]), _half_width(residual[near], table.system[near])
+
+
+def is_known(table: ExchangeTable, nearest: FloatArray) -> NDArray[np.bool_]:
+    """(n,) whether others timed such ranks of such a device in a node."""
+    in_node = np.array([facts.nodes == 1 for facts in table.curves])[table.curve]
+    return np.asarray(in_node & (nearest < SAME))
 
 
 def _median_error(residual: FloatArray) -> float:

@@ -285,8 +285,29 @@ class OpCostRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeRow:
+    """What one group of ranks exchanges, and where its times come from.
+
+    Attributes:
+        group: tp, cp, ep, pp, dp_cp or expert_dp_cp. collective: its main one.
+        source: `learned` from `systems` that timed it, or `analytic`: formulas on achieved bandwidths.
+        log_spread: 90 % log half-width of its times.
+    """
+
+    group: str
+    collective: str
+    ranks: int
+    nodes: int
+    link: str
+    source: str
+    systems: tuple[str, ...]
+    log_spread: float
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """A prediction with its op groups, most expensive first."""
+    """A prediction with its op groups, most expensive first, and what its ranks exchange."""
 
     prediction: Prediction
     rows: tuple[OpCostRow, ...]
+    exchanges: tuple[ExchangeRow, ...] = ()

@@ -19,6 +19,7 @@ from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
 from predictor.compose.calibrated import calibrated_costs
 from predictor.compose.energy import program_profile
+from predictor.compose.exchange_sources import exchange_rows
 from predictor.compose.footprint import footprint
 from predictor.compose.plan_cost import is_plain
 from predictor.compose.time import ProgramCosts, price_program
@@ -41,7 +42,7 @@ from predictor.models.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
 from predictor.request import PredictionRequest, version_number
-from predictor.types import Explanation, Prediction
+from predictor.types import Explanation, Mode, Prediction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,7 +157,9 @@ class Predictor:
         """The prediction with its op groups, most expensive first."""
         resolved = self._resolve(request)
         prediction = self.predict(request)
-        return Explanation(prediction, explain_program(resolved.rank.program, resolved.costs))
+        training = request.mode is Mode.TRAIN
+        exchanges = exchange_rows(request.plan, resolved.cluster, training=training)
+        return Explanation(prediction, explain_program(resolved.rank.program, resolved.costs), exchanges)
 
     def with_calibrations(
         self, calibrations: Sequence[DeviceCalibration], networks: Sequence[NetworkCalibration]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import exp
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -52,6 +53,7 @@ def explanation_view(
         indented(_headline(answer)),
         Text(),
         indented(_op_table(explanation, top)),
+        *_exchange_lines(explanation),
         Text(),
         *_notices(answer),
         _provenance(answer),
@@ -195,6 +197,19 @@ def _breakdown(title: str, parts: Mapping[str, float], form: txt.Formatter) -> T
                 Text(txt.percent(share), "dim", justify="right"),
             )
     return table
+
+
+def _exchange_lines(explanation: Explanation) -> list[RenderableType]:
+    """One line for each group of ranks: what it exchanges, and who timed that."""
+    lines: list[RenderableType] = [Text()] if explanation.exchanges else []
+    for row in explanation.exchanges:
+        where = "in a node" if row.nodes == 1 else f"over {row.nodes} nodes"
+        systems = row.systems[:2] + (("…",) if len(row.systems) > 2 else ())
+        origin = f"timed on {', '.join(systems)}" if systems else "formulas, not timed"
+        width = f"± {txt.percent(exp(row.log_spread) - 1)}"
+        what = f"{row.group}: {row.collective} of {row.ranks} ranks {where}, {row.link}"
+        lines.append(indented(Text(f"{what}; {origin}, {width}")))
+    return lines
 
 
 def _op_table(explanation: Explanation, top: int) -> FittedTable:

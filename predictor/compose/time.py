@@ -13,6 +13,7 @@ from math import fsum
 
 import numpy as np
 
+from predictor.compose.exchange_sources import plan_log_spread
 from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
 from predictor.features.dtype import Compute
 from predictor.features.work import OpWork, Phase, Program
@@ -98,8 +99,8 @@ def price_program(
 ) -> ProgramCosts:
     """Prices each distinct kernel of the program once; `step` corrects them for the job.
 
-    Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed, and
-    what runs around those products is not what the timed frameworks run.
+    Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed,
+    and what runs around those products is not what the timed frameworks run.
     """
     position: dict[OpWork, int] = {}
     index = np.array([position.setdefault(op.kernel, len(position)) for op in program.ops], dtype=np.intp)
@@ -193,8 +194,7 @@ def _gap_s(costs: ProgramCosts, busy_s: float, runtime: Runtime, launch_s: float
 
 def exchange_log_spread(plan: Plan, cluster: ClusterSpec | None) -> float:
     """90 % log half-width of what ranks exchange: narrower where measured jobs told of the links."""
-    found = None if cluster is None else cluster.log_spread(plan.device_count)
-    return ANALYTIC_LOG_SPREAD if found is None else found
+    return plan_log_spread(plan, cluster)
 
 
 def _spread(

@@ -17,9 +17,8 @@ from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
 from predictor.models.corpus.build import Progress, read_source
 from predictor.models.corpus.exchanges import SOURCES
-from predictor.models.exchange_curves import SAME
 from predictor.models.exchange_rows import ExchangeFacts, ExchangeTable, FloatArray, exchange_table
-from predictor.models.exchange_training import half_widths, held_out
+from predictor.models.exchange_training import half_widths, held_out, is_known
 from predictor.models.train import SEED
 
 _SUITE = "collectives"
@@ -101,11 +100,11 @@ def _macro(table: ExchangeTable, residual: FloatArray) -> list[EvaluationRow]:
 
 def _coverage(table: ExchangeTable, residual: FloatArray, nearest: FloatArray) -> list[EvaluationRow]:
     """Each system's half-width comes from the held-out errors of the others."""
-    inside = np.zeros(len(table), dtype=bool)
+    inside, known = np.zeros(len(table), dtype=bool), is_known(table, nearest)
     for name in np.unique(table.system):
         mine = table.system == name
         same, similar = half_widths(table.take(~mine), residual[~mine], nearest[~mine])
-        inside[mine] = np.abs(residual[mine]) <= np.where(nearest[mine] < SAME, same, similar)
+        inside[mine] = np.abs(residual[mine]) <= np.where(known[mine], same, similar)
     large = table.log_size >= _LARGE
     return coverage_row(
         inside[large], id="D4", suite=_SUITE, hold="system", group="1 MiB and more, its system left out"

@@ -159,6 +159,14 @@ class LinkSpec:
         real_number(self.latency_s, f"{link}: latency_s", "cluster", "seconds from 0 to 3600", 0, 3600)
 
 
+@dataclass(frozen=True, slots=True)
+class ExchangeOrigin:
+    """Systems that timed such an exchange, the nearest first, and the 90 % log half-width of its times."""
+
+    systems: tuple[str, ...]
+    log_spread: float
+
+
 class ExchangeTimes(Protocol):
     """Times of collectives as measurements teach them; a cluster carries one to whoever prices exchanges."""
 
@@ -166,6 +174,9 @@ class ExchangeTimes(Protocol):
         self, kind: str, size_bytes: NDArray[np.float64], place: Hashable, cluster: ClusterSpec
     ) -> NDArray[np.float64] | None:
         """(n,) seconds of a collective among ranks placed so, None where nothing like it was measured."""
+
+    def origin(self, kind: str, place: Hashable, cluster: ClusterSpec) -> ExchangeOrigin | None:
+        """Where such times come from, None where nothing like it was measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from predictor.errors import Overloaded, PerfcastError
 from predictor.serve.answers import Answers
 from predictor.v1 import prediction_service_pb2 as pb
 from predictor.v1.prediction_service_pb2_grpc import PredictionServiceServicer
-from predictor.wire.prediction import prediction_to_proto, rows_to_proto
+from predictor.wire.prediction import exchanges_to_proto, prediction_to_proto, rows_to_proto
 from predictor.wire.status import error_to_status
 
 # Between chunks the server looks whether the caller is still there, so that a stop is not held up by answers
@@ -87,6 +87,7 @@ class PredictionServicer(PredictionServiceServicer):
             prediction=prediction_to_proto(explanation.prediction),
             rows=rows_to_proto(explanation.rows),
             request_id=request.request_id,
+            exchanges=exchanges_to_proto(explanation.exchanges),
         )
 
 

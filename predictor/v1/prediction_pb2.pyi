@@ -149,3 +149,23 @@ class OpCostRow(_message.Message):
     source: str
     example_node: str
     def __init__(self, op_type: _Optional[str] = ..., family: _Optional[str] = ..., kind: _Optional[str] = ..., phase: _Optional[str] = ..., count: _Optional[int] = ..., time_s: _Optional[float] = ..., share_fraction: _Optional[float] = ..., floor_s: _Optional[float] = ..., flops: _Optional[int] = ..., moved_bytes: _Optional[int] = ..., bound: _Optional[str] = ..., source: _Optional[str] = ..., example_node: _Optional[str] = ...) -> None: ...
+
+class ExchangeRow(_message.Message):
+    __slots__ = ("group", "collective", "ranks", "nodes", "link", "source", "systems", "log_spread")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SYSTEMS_FIELD_NUMBER: _ClassVar[int]
+    LOG_SPREAD_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    collective: str
+    ranks: int
+    nodes: int
+    link: str
+    source: str
+    systems: _containers.RepeatedScalarFieldContainer[str]
+    log_spread: float
+    def __init__(self, group: _Optional[str] = ..., collective: _Optional[str] = ..., ranks: _Optional[int] = ..., nodes: _Optional[int] = ..., link: _Optional[str] = ..., source: _Optional[str] = ..., systems: _Optional[_Iterable[str]] = ..., log_spread: _Optional[float] = ...) -> None: ...

@@ -76,11 +76,13 @@ class ExplainRequest(_message.Message):
     def __init__(self, candidate: _Optional[_Union[_candidate_pb2.Candidate, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
-    __slots__ = ("prediction", "rows", "request_id")
+    __slots__ = ("prediction", "rows", "request_id", "exchanges")
     PREDICTION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGES_FIELD_NUMBER: _ClassVar[int]
     prediction: _prediction_pb2.Prediction
     rows: _containers.RepeatedCompositeFieldContainer[_prediction_pb2.OpCostRow]
     request_id: str
-    def __init__(self, prediction: _Optional[_Union[_prediction_pb2.Prediction, _Mapping]] = ..., rows: _Optional[_Iterable[_Union[_prediction_pb2.OpCostRow, _Mapping]]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    exchanges: _containers.RepeatedCompositeFieldContainer[_prediction_pb2.ExchangeRow]
+    def __init__(self, prediction: _Optional[_Union[_prediction_pb2.Prediction, _Mapping]] = ..., rows: _Optional[_Iterable[_Union[_prediction_pb2.OpCostRow, _Mapping]]] = ..., request_id: _Optional[str] = ..., exchanges: _Optional[_Iterable[_Union[_prediction_pb2.ExchangeRow, _Mapping]]] = ...) -> None: ...

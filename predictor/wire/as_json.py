@@ -78,6 +78,7 @@ def explanation_to_json(explanation: Explanation) -> JsonObject:
         "schema": EXPLANATION_SCHEMA,
         "prediction": prediction_to_json(explanation.prediction),
         "ops": [asdict(row) for row in explanation.rows],
+        "exchanges": [asdict(row) for row in explanation.exchanges],
     }
     check_finite(answer)
     return answer

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Protocol
 
-from predictor.types import Coverage, Explanation, Interval, Notice, OpCostRow, Prediction
+from predictor.types import Coverage, ExchangeRow, Explanation, Interval, Notice, OpCostRow, Prediction
 from predictor.v1 import prediction_pb2 as pb
 from predictor.wire.accounting import footprint_from_proto, footprint_to_proto
 
+_EXCHANGE_FIELDS = tuple(field.name for field in fields(ExchangeRow))
 _ROW_FIELDS = tuple(field.name for field in fields(OpCostRow))
 
 
@@ -21,6 +22,9 @@ class _Explained(Protocol):
 
     @property
     def rows(self) -> Iterable[pb.OpCostRow]: ...
+
+    @property
+    def exchanges(self) -> Iterable[pb.ExchangeRow]: ...
 
 
 def prediction_to_proto(answer: Prediction) -> pb.Prediction:
@@ -89,10 +93,21 @@ def rows_to_proto(rows: Iterable[OpCostRow]) -> list[pb.OpCostRow]:
     return [pb.OpCostRow(**{name: getattr(row, name) for name in _ROW_FIELDS}) for row in rows]
 
 
+def exchanges_to_proto(rows: Iterable[ExchangeRow]) -> list[pb.ExchangeRow]:
+    """The messages of what ranks exchange."""
+    return [pb.ExchangeRow(**{name: getattr(row, name) for name in _EXCHANGE_FIELDS}) for row in rows]
+
+
 def explanation_from_proto(message: _Explained) -> Explanation:
     """The explanation of a response."""
     rows = (OpCostRow(**{name: getattr(row, name) for name in _ROW_FIELDS}) for row in message.rows)
-    return Explanation(prediction_from_proto(message.prediction), tuple(rows))
+    exchanges = (
+        ExchangeRow(
+            **{name: getattr(row, name) for name in _EXCHANGE_FIELDS} | {"systems": tuple(row.systems)}
+        )
+        for row in message.exchanges
+    )
+    return Explanation(prediction_from_proto(message.prediction), tuple(rows), tuple(exchanges))
 
 
 def _interval_to_proto(interval: Interval) -> pb.Interval:

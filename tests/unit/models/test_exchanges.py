@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from predictor.errors import InvalidBundle, InvalidData
 from predictor.hardware.catalog import find_cluster
-from predictor.hardware.spec import ClusterSpec
+from predictor.hardware.spec import ClusterSpec, ExchangeOrigin
 from predictor.models.bundle import Bundle, TrainedModel, write_bundle
 from predictor.models.corpus.exchanges import Exchange, frame_of
 from predictor.models.exchange_curves import MODEL_NAME, ExchangeModel
@@ -86,7 +86,7 @@ def test_answers_take_the_learned_time_where_it_was_measured(model: ExchangeMode
     found = model.learned("all_reduce", place, cluster)
     assert found is not None
     assert set(found.systems) == {"x/a100", "y/a100"}
-    assert found.log_spread == model.log_spread("all_reduce", place, cluster)
+    assert model.origin("all_reduce", place, cluster) == ExchangeOrigin(found.systems, found.log_spread)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_resembles_nothing_measured_follows_the_formulas(
 ) -> None:
     cluster = learned(model, name)
     place = group_shape(ranks, cluster)
-    assert model.log_spread(kind, place, cluster) is None
+    assert model.origin(kind, place, cluster) is None
     size = np.array([1e8])
     assert collective_time_s(kind, size, place, cluster) == formula_time_s(kind, size, place, cluster)
 
