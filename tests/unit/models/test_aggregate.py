@@ -17,6 +17,7 @@ from predictor.features.work_table import work_table
 from predictor.hardware.catalog import find_device
 from predictor.models.aggregate_features import (
     CLASSES,
+    DEVICE_COLUMNS,
     FEATURES,
     JobContext,
     aggregate_features,
@@ -25,6 +26,7 @@ from predictor.models.aggregate_features import (
     parts,
     schema_hash,
 )
+from predictor.models.aggregate_harness import harness_keys
 from predictor.models.aggregate_host_prior import HostPrior
 from predictor.models.aggregate_prior import Prior
 from predictor.models.aggregate_rows import AggregateTable, joined_tables
@@ -110,7 +112,7 @@ def made_table(device: str, factor: dict[str, float], count: int = 60) -> Aggreg
         tables.append(
             AggregateTable(
                 rows=(row,),
-                source=np.array(["made"]),
+                source=np.array(["profiles"]),
                 log_time=np.log([(slow[chosen] * floor_s).sum()]),
                 launches=np.zeros(1),
                 rest_s=np.zeros(1),
@@ -136,6 +138,49 @@ def test_sums_teach_the_ops(device: str) -> None:
     restored = Fitted(kind.from_json(fitted.prior.to_json()), fitted.booster)
     again = restored.log_times(table.take(~half), find_device)
     assert again == pytest.approx(fitted.log_times(table.take(~half), find_device), abs=1e-3)
+
+
+def test_what_a_harness_adds_is_no_part_of_the_answer() -> None:
+    plain = made_table(GPU, {"conv": 2.5})
+    slower = replace(plain, source=np.full(len(plain), "other"), log_time=plain.log_time + 0.5)
+    both = joined_tables([plain, slower])
+    fitted = fit_aggregate(both, find_device, SETTINGS, seed=1)
+    answered = fitted.log_times(slower, find_device) - plain.log_time
+    as_timed = fitted.log_times(slower, find_device, harness=True) - slower.log_time
+    assert np.abs(answered).mean() < 0.1
+    assert np.abs(as_timed).mean() < 0.1
+
+
+def test_a_slow_host_is_told_from_slow_kernels() -> None:
+    table = made_table(GPU, {})
+    launches = np.full(len(table), 400.0)
+    launched = np.log(np.maximum(np.exp(table.log_time), 400 * 40e-6))
+    table = replace(table, source=np.full(len(table), "other"), launches=launches, log_time=launched)
+    fitted = fit_aggregate(joined_tables([made_table(GPU, {}), table]), find_device, SETTINGS, seed=1)
+    keys = harness_keys(table.rows, table.source)
+    per_launch = 6e-6 * np.exp(fitted.prior.harness.host_log(keys))
+    assert per_launch.mean() == pytest.approx(40e-6, rel=0.25)
+
+
+def test_rows_without_weight_teach_nothing() -> None:
+    table = made_table(GPU, {"conv": 2.5})
+    held = np.arange(len(table)) < 20
+    wrong = replace(table, log_time=np.where(held, table.log_time + 3.0, table.log_time))
+    fits = [
+        fit_aggregate(rows, find_device, SETTINGS, seed=1, weight=weight)
+        for rows, weight in ((table, np.where(held, 0.0, 1.0)), (wrong, np.where(held, 0.0, 1.0)))
+    ]
+    first, second = (fit.log_times(table, find_device) for fit in fits)
+    assert first == pytest.approx(second, abs=1e-6)
+
+
+def test_trees_do_not_see_hidden_columns() -> None:
+    table = made_table(GPU, {"conv": 2.5})
+    fitted = fit_aggregate(table, find_device, replace(SETTINGS, hidden=DEVICE_COLUMNS), seed=1)
+    features = table.features.copy()
+    features[:, [FEATURES.index(name) for name in DEVICE_COLUMNS]] += 1.0
+    moved = replace(table, features=features)
+    assert fitted.log_times(moved, find_device) == pytest.approx(fitted.log_times(table, find_device))
 
 
 def test_the_step_model_answers_what_its_training_table_holds() -> None:
