@@ -32,6 +32,7 @@ from predictor.models.device_calibration import (
 KNOWN = 5
 DRAWS = 10
 SEED = 5
+_PRIOR_KERNELS = 40
 _PHASE = FEATURES.index("phase")
 _MEMORY_KINDS = tuple(DEVICE_KINDS.index(name) for name in ("rows", "traffic"))
 _REST_CLASS = CLASSES.index("forward memory")
@@ -94,6 +95,57 @@ def known_rows(
     group = f"{id} device, {known} rows of it known: mean of {len(errors)} machines"
     count = sum(map(len, chosen))
     return [EvaluationRow(id, suite, "device", group, "mape", float(np.mean(errors)), goal, count)]
+
+
+def micro_rows(
+    cells: Sequence[KnownCell],
+    micro: Sequence[KnownCell],
+    id: str,
+    suite: str,
+    *,
+    known: int = KNOWN,
+    goal: float | None = None,
+) -> list[EvaluationRow]:
+    """Errors on all cells of devices of which a few operators (`micro`), of several kinds, are known."""
+    jobs, kernels = _by_device(cells), _by_device(micro)
+    errors, count = [], 0
+    for device in sorted(jobs.keys() & kernels.keys()):
+        others = [
+            [cell.sample for cell in (*jobs[name], *kernels[name][:_PRIOR_KERNELS])]
+            for name in sorted(jobs.keys() & kernels.keys())
+            if name != device
+        ]
+        if len(others) > 1 and len(kernels[device]) >= known:
+            count += len(jobs[device])
+            errors += _micro_errors(jobs[device], kernels[device], learn_prior(others), known)
+    if not errors:
+        return []
+    group = f"{id} device, {known} operators of it known"
+    return [EvaluationRow(id, suite, "device", group, "mape", float(np.mean(errors)), goal, count)]
+
+
+def _by_device(cells: Sequence[KnownCell]) -> dict[str, list[KnownCell]]:
+    found: dict[str, list[KnownCell]] = defaultdict(list)
+    for cell in cells:
+        found[cell.row.device].append(cell)
+    return found
+
+
+def _micro_errors(
+    jobs: Sequence[KnownCell], kernels: Sequence[KnownCell], prior: Prior, known: int
+) -> list[float]:
+    """Errors of all jobs, averaged over draws of operators."""
+    random = np.random.default_rng(SEED)
+    device = find_device(jobs[0].row.device)
+    draws = []
+    for _ in range(DRAWS):
+        order = [kernels[i] for i in random.permutation(len(kernels))]
+        kinds = list({cell.row.model: cell for cell in order}.values())
+        drawn = (kinds + [cell for cell in order if all(cell is not kind for kind in kinds)])[:known]
+        found = fit_calibration([cell.sample for cell in drawn], device, prior)
+        predicted = [predicted_s(cell.sample, found) for cell in jobs]
+        draws.append(absolute_errors(predicted, [cell.sample.measured_s for cell in jobs]))
+    return [float(error) for error in np.mean(draws, axis=0)]
 
 
 def _mean_error(part: Sequence[KnownCell], prior: Prior, known: int) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from predictor.evaluation.few_rows import known_rows
+from predictor.evaluation.few_rows import known_rows, micro_rows
 from predictor.evaluation.neusight import read_cells
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
@@ -277,6 +277,7 @@ def _chip_rows(chips: ChipsHeld, root: Path) -> list[EvaluationRow]:
         goal = 0.09 if name.startswith("l4") else None
         rows += held_rows("T2", "device", str(name), held.take(scored & (names == name)), goals=(goal, None))
     rows += known_rows(chips.known, "T2", SUITE, _device_of, least=10, goal=0.05)
+    rows += micro_rows(chips.known, chips.micro, "T2", SUITE, goal=0.09)
     rows += held_rows("T4", "device", "AMD, the other card's labels", held.take(amd), goals=(0.10, 0.08))
     for name in np.unique(names[amd]):
         rows += held_rows("T4", "device", str(name), held.take(names == name))

@@ -39,6 +39,8 @@ ADA, ANCHOR = "rtx4090", "rtx3090"
 SETTINGS: BoostSettings = replace(CALIBRATION[DEVICE], rounds=60, depth=6)
 """Trees that carry over to a chip that they never saw are few and low."""
 _THINNING, _KERNEL_THINNING = 8, 3
+_TWINS: Mapping[str, tuple[str, ...]] = {"h100": ("h200",)}
+"""Chips that differ in their memory alone leave together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class ChipsHeld:
 
     Attributes:
         cells: NeuSight's cells. known: those on NVIDIA's chips, for calibration by a few of them.
+        micro: single FP32 operators on those chips.
         ada, anchor: timm's inference on the RTX 4090, left out, and by the same fit on the RTX 3090.
         plain: source -> cells as a user is answered. as_timed: with what its source's harness adds, as other
             chips show it. timed: all rows of `as_timed`.
@@ -54,6 +57,7 @@ class ChipsHeld:
 
     cells: Held
     known: Sequence[KnownCell]
+    micro: Sequence[KnownCell]
     ada: Held
     anchor: Held
     plain: Mapping[str, list[ScoredCell]]
@@ -71,12 +75,13 @@ def chips_left_out(corpus: Path, progress: Progress = silent) -> ChipsHeld:
     scored = np.isin(everything.source, (LAMBDA, TORCHVISION, CELLS))
     found: dict[str, list[Held]] = {"cells": [], "timed": []}
     known: list[KnownCell] = []
+    micro: list[KnownCell] = []
     plain: dict[str, list[ScoredCell]] = {LAMBDA: [], TORCHVISION: []}
     as_timed: dict[str, list[ScoredCell]] = {LAMBDA: [], TORCHVISION: []}
     holds = sorted({*chips[scored], ADA})
     for done, chip in enumerate(holds):
         progress("chips left out", done, len(holds))
-        fitted = refits.without(chips == chip)
+        fitted = refits.without(np.isin(chips, (chip, *_TWINS.get(chip, ()))))
         blind = _op_time(vectors, without=chip) if chip in set(map(chip_of, OP_DEVICES)) else None
         for source in sorted(set(everything.source[scored & (chips == chip)])):
             inside = (everything.source == source) & (chips == chip)
@@ -87,6 +92,7 @@ def chips_left_out(corpus: Path, progress: Progress = silent) -> ChipsHeld:
                 found["cells"].append(held)
                 pairs = zip(own.rows, samples, strict=True)
                 known += [KnownCell(row, sample) for row, sample in pairs if not row.device.startswith("mi")]
+                micro += _operators(corpus, fitted, blind or pricing, chip)
                 continue
             found["timed"].append(held)
             plain[source] += sampled_cells(own, samples)
@@ -95,7 +101,7 @@ def chips_left_out(corpus: Path, progress: Progress = silent) -> ChipsHeld:
             ada, anchor = (_cards(fitted, cards, name) for name in (ADA, ANCHOR))
     progress("chips left out", len(holds), len(holds))
     return ChipsHeld(
-        joined_held(found["cells"]), known, ada, anchor, plain, as_timed, joined_held(found["timed"])
+        joined_held(found["cells"]), known, micro, ada, anchor, plain, as_timed, joined_held(found["timed"])
     )
 
 
@@ -103,6 +109,16 @@ def _told(cell: ScoredCell, held: Held) -> ScoredCell:
     """A cell with the answer that knows its source's harness."""
     place = next(i for i, row in enumerate(held.table.rows) if row is cell.row)
     return replace(cell, answer=(float(np.exp(held.log_time[place])),) * 3)
+
+
+def _operators(corpus: Path, fitted: Fitted, op_time: OpTimeModel, chip: str) -> list[KnownCell]:
+    """NeuSight's operators on a chip, as a fit without it sees them."""
+    table = kernel_table(corpus, op_time, find_device, SEED, keep=lambda device: chip_of(device) == chip)
+    if table is None:
+        return []
+    own = table.take(table.source == OP_SOURCE)
+    pairs = zip(own.rows, job_samples(fitted, own), strict=True)
+    return [KnownCell(row, sample) for row, sample in pairs]
 
 
 def _cards(fitted: Fitted, table: AggregateTable, chip: str) -> Held:
