@@ -40,6 +40,12 @@ _TENSOR_YIELD: Mapping[str, float] = {
 }
 
 
+_PLAIN = frozenset({"fp32", "fp64"})
+_MAX_Q = "max-q"
+"""Laptop boards whose rated clock is the one that their power limit sustains: Lambda's steps on four of them
+take 0.5 to 0.8 of what the rule would allow at least."""
+
+
 def matrix_peak(device: DeviceSpec, compute: str) -> float:
     """Rated FLOP/s of matrix products in `compute`; a type the device lacks runs on its FP32 pipelines."""
     return device.matrix_flops_per_s.get(compute, device.vector_flops_per_s)
@@ -49,8 +55,12 @@ def sustained_fraction(device: DeviceSpec, compute: str) -> float:
     """Share of the rated matrix peak that the power limit allows, in (0, 1]; 1 where no yield is known."""
     if device.kind is not DeviceKind.GPU:
         return 1.0
+    if _MAX_Q in device.id:
+        return 1.0
     architecture = device.architecture.lower().replace("_", " ")
-    if matrix_peak(device, compute) <= device.vector_flops_per_s:
+    # GeForce cards hold TF32 to the rate of their FP32 pipelines; it runs on tensor cores all the same.
+    is_tensor = compute in device.matrix_flops_per_s and compute not in _PLAIN
+    if not is_tensor and matrix_peak(device, compute) <= device.vector_flops_per_s:
         yield_per_w, rated = _VECTOR_YIELD.get(architecture), device.vector_flops_per_s
     else:
         # All tensor types share the FP16 fraction: their rates and their energy per FLOP scale together.
