@@ -97,7 +97,10 @@ class ServingJob:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What one step asks of each device of a replica, in seconds at its rated rates."""
+    """What one step asks of each device of a replica, in seconds at its rated rates.
+
+    `balance`: experts that the busiest rank reads, over the mean of ranks; the others wait for it.
+    """
 
     batch: float
     weights_s: float
@@ -106,6 +109,7 @@ class StepWork:
     prompts_s: float
     exchange_s: float
     launch_s: float
+    balance: float = 1.0
 
     @property
     def terms(self) -> FloatArray:
@@ -150,7 +154,9 @@ def step_work(job: ServingJob, device: DeviceSpec) -> StepWork:
     read = width * (shape.fixed_parameters + routed) + 2 * shape.head_parameters
     scores = 4.0 * batch * shape.heads * shape.head_dim * shape.attention_layers * context
     body = shape.active_parameters - shape.head_parameters
-    prompts = 2.0 * batch * job.prompt_tokens / job.output_tokens * body
+    # Ranks that share experts step together: a prompt that one replica reads holds up all of them.
+    waiting = job.replicas if job.expert_ranks > ranks else 1
+    prompts = 2.0 * waiting * batch * job.prompt_tokens / job.output_tokens * body
     exchange, partners = 0.0, max(ranks, job.expert_ranks)
     if partners > 1:
         link = device.link_bytes_per_s or 32e9
@@ -164,11 +170,32 @@ def step_work(job: ServingJob, device: DeviceSpec) -> StepWork:
         prompts_s=prompts / ranks / peak,
         exchange_s=exchange,
         launch_s=(_KERNELS_PER_LAYER * shape.layers + _KERNELS_BESIDE) * _START_S,
+        balance=_balance(shape, touched, job.expert_ranks) if job.expert_parallel > 1 else 1.0,
     )
 
 
-def features(job: ServingJob, work: StepWork, base_s: float, chip: float) -> FloatArray:
-    """(24,) facts of a job on a device: shares of the base step, sizes, kinds."""
+def _balance(shape: LlmShape, touched: float, ranks: int) -> float:
+    """Expected largest over mean number of touched experts of a rank, evenly routed tokens.
+
+    The number of one rank is nearly binomial; the largest of r lies sqrt(2 ln r) deviations up.
+    """
+    if not shape.experts or ranks < 2:
+        return 1.0
+    share, own = touched / shape.experts, shape.experts / ranks
+    deviation = sqrt(own * share * (1.0 - share))
+    return min(float(ranks), 1.0 / share, 1.0 + sqrt(2.0 * log(ranks)) * deviation / (own * share))
+
+
+def power_terms(work: StepWork, base_s: float) -> FloatArray:
+    """(6,) what watts are a mixture of: waiting, and the shares of the base step by what it asks for."""
+    return np.append(1.0, work.terms[:5] / base_s)
+
+
+def features(job: ServingJob, work: StepWork, base_s: float, base_power: float, chip: float) -> FloatArray:
+    """(32,) facts of a job on a device: shares of the base step, sizes, kinds.
+
+    `base_power`: base watts over the limit.
+    """
     parts = (work.weights_s, work.cache_s, work.compute_s, work.prompts_s, work.exchange_s)
     shape = job.shape
     layer_s = work.weights_s / shape.layers / _START_S
@@ -188,6 +215,14 @@ def features(job: ServingJob, work: StepWork, base_s: float, chip: float) -> Flo
             log(max(layer_s, _TINY_S)),
             log(shape.active_parameters),
             log(shape.total_parameters / job.ranks),
+            log(work.balance),
+            log(base_s / shape.layers),
+            log(work.floor_s / base_s),
+            log(base_power),
+            log(work.batch / job.output_tokens),
+            log(max(1, shape.experts_per_token)),
+            log(shape.hidden),
+            log(shape.layers),
             chip,
             *(float(job.task == task) for task in TASKS),
         ]
@@ -221,10 +256,15 @@ class ServingModel:
 
     def __init__(self, params: Mapping[str, Any], boosters: Mapping[str, Any]) -> None:
         """`params` as training wrote them; a booster per target."""
-        if "bases" not in params:
+        if "bases" not in params or any("power" not in chip for chip in params["bases"]):
             raise InvalidBundle("serving: trained by another version; run `perfcast train`")
         self._chips = [
-            (np.array([chip["numbers"]], dtype=np.float64), float(chip["code"]), np.array(chip["base"]))
+            (
+                np.array([chip["numbers"]], dtype=np.float64),
+                float(chip["code"]),
+                np.array(chip["base"]),
+                np.array(chip["power"]),
+            )
             for chip in params["bases"]
         ]
         self._any_base = np.array(params["any_base"], dtype=np.float64)
@@ -245,17 +285,17 @@ class ServingModel:
         """A model straight from training."""
         return cls(trained.params, {name: load_booster(blob) for name, blob in trained.boosters.items()})
 
-    def base_s(self, work: StepWork, device: DeviceSpec) -> tuple[float, float | None]:
-        """(seconds of the base step, code of the chip or None where it was not measured)."""
-        for numbers, code, base in self._chips:
+    def base_s(self, work: StepWork, device: DeviceSpec) -> tuple[float, float | None, FloatArray]:
+        """(seconds of the base step, code of the chip or None where unmeasured, power weights)."""
+        for numbers, code, base, power in self._chips:
             if is_known(device, numbers):
-                return max(float(work.terms @ base), work.floor_s), code
-        return max(float(work.terms @ self._any_base), work.floor_s), None
+                return max(float(work.terms @ base), work.floor_s), code, power
+        return max(float(work.terms @ self._any_base), work.floor_s), None, np.zeros(6)
 
     def raw(self, job: ServingJob, device: DeviceSpec) -> dict[str, float]:
         """step_s, power_w, energy_j (per token) and the batch that fits, without intervals."""
         work = step_work(job, device)
-        base_s, code = self.base_s(work, device)
+        base_s, code, watts = self.base_s(work, device)
         idle, span = idle_power_w(device), device.tdp_w - idle_power_w(device)
         if code is None:
             # No chip like it: the base, and watts by how far its steps exceed their launches.
@@ -264,7 +304,7 @@ class ServingModel:
             power = idle + span * min(1.0, fraction)
             joules = power * job.ranks * base_s / work.batch
             return {"step_s": base_s, "power_w": power, "energy_j": joules, "batch": work.batch}
-        row = features(job, work, base_s, code)
+        row = features(job, work, base_s, base_power(work, base_s, watts), code)
         found = {name: self._corrected(name, row) for name in TARGETS}
         step_s = base_s * exp(found["step"])
         power = idle + span * min(0.99, exp(found["power"]))
@@ -305,6 +345,11 @@ class ServingModel:
         trees = float(self._boosters[name].inplace_predict(row[None, :].astype(np.float32))[0])
         memory = self._means[name] + self._memory[name].recall(tuple((row / self._scale).tolist()))
         return 0.5 * (trees + memory)
+
+
+def base_power(work: StepWork, base_s: float, weights: FloatArray) -> float:
+    """Base watts over the limit, of fitted weights (6,) of `power_terms`."""
+    return min(0.97, max(0.05, float(power_terms(work, base_s) @ weights)))
 
 
 def power_facts(work: StepWork) -> FloatArray:

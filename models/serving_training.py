@@ -32,8 +32,10 @@ from predictor.models.serving import (
     ServingJob,
     ServingModel,
     StepWork,
+    base_power,
     features,
     power_facts,
+    power_terms,
     step_work,
 )
 
@@ -169,7 +171,17 @@ def _fit(samples: Sequence[ServingSample]) -> TrainedModel:
     code = {chip: float(index) for index, chip in enumerate(chips)}
     bases = {chip: fit_base([s for s in samples if s.chip == chip]) for chip in chips}
     base_s = np.array([max(float(s.work.terms @ bases[s.chip]), s.work.floor_s) for s in samples])
-    rows = np.stack([features(s.job, s.work, t, code[s.chip]) for s, t in zip(samples, base_s, strict=True)])
+    chip_of = np.array([sample.chip for sample in samples])
+    watts = {
+        chip: fit_power_base([s for s in samples if s.chip == chip], base_s[chip_of == chip])
+        for chip in chips
+    }
+    rows = np.stack(
+        [
+            features(s.job, s.work, t, base_power(s.work, t, watts[s.chip]), code[s.chip])
+            for s, t in zip(samples, base_s, strict=True)
+        ]
+    )
     labels = {
         "step": np.log([s.step_s for s in samples]) - np.log(base_s),
         "power": np.log([_fraction(s) for s in samples]),
@@ -199,6 +211,7 @@ def _fit(samples: Sequence[ServingSample]) -> TrainedModel:
             "numbers": device_numbers(find_device(chip)),
             "code": code[chip],
             "base": [float(x) for x in bases[chip]],
+            "power": [float(x) for x in watts[chip]],
         }
         for chip in chips
     ]
@@ -223,8 +236,19 @@ def _fraction(sample: ServingSample) -> float:
 def fit_base(samples: Sequence[ServingSample]) -> FloatArray:
     """(8,) weights of the terms, none below 0: relative errors, reweighted towards the median."""
     terms = np.stack([sample.work.terms for sample in samples])
-    columns = terms / np.array([sample.step_s for sample in samples])[:, None]
-    weight, found = np.ones(len(samples)), np.ones(terms.shape[1])
+    return _robust(terms / np.array([sample.step_s for sample in samples])[:, None])
+
+
+def fit_power_base(samples: Sequence[ServingSample], base_s: FloatArray) -> FloatArray:
+    """(6,) weights of `power_terms` in watts over the limit, fitted as `fit_base` is."""
+    terms = np.stack([power_terms(s.work, t) for s, t in zip(samples, base_s, strict=True)])
+    measured = np.array([sample.power_w / sample.device.tdp_w for sample in samples])
+    return _robust(terms / measured[:, None])
+
+
+def _robust(columns: FloatArray) -> FloatArray:
+    """Weights, none below 0, that bring all rows near 1; rows far off count less."""
+    weight, found = np.ones(len(columns)), np.ones(columns.shape[1])
     for _ in range(30):
         root = np.sqrt(weight)
         found = _non_negative(columns * root[:, None], root)
