@@ -25,6 +25,7 @@ from predictor.evaluation import (
     ops,
     ops_layer,
     plan_search,
+    scaling,
     time,
     timm_graphs,
     torch_capture,
@@ -39,6 +40,7 @@ from predictor.models.corpus.build import Progress, build_corpus, data_root, mis
 from predictor.models.corpus.exchanges import SOURCES as EXCHANGE_SOURCES
 from predictor.models.corpus.mlperf_power import SOURCE as NODE_SOURCE
 from predictor.models.corpus.programs import build_programs
+from predictor.models.corpus.sia_pollux import SOURCE as SCALING_SOURCE
 from predictor.models.corpus.whole_model import whole_model_rows
 from predictor.models.op_time import OpTimeModel
 from predictor.models.step_time import MODEL_NAME as STEP_TIME
@@ -209,14 +211,16 @@ def _distributed(options: Options, progress: Progress) -> tuple[list[EvaluationR
     )
     learned, by_source = distributed_published.published_rows(table_of(*runs), plan_points(*runs))
     searched = plan_search.small_cases(Predictor.load(options.bundle), progress)
+    scaled, by_cluster = scaling.scaling_suite(_corpus(options, (SCALING_SOURCE,), progress), progress)
     rows = [
         *distributed.distributed_rows(scored),
+        *scaled,
         *learned,
         *formulas,
         *plan_search.search_rows(searched),
     ]
     searches = plan_search.search_table(searched)
-    return rows, [distributed.distributed_table(scored), *by_source, *tables, searches]
+    return rows, [distributed.distributed_table(scored), *by_source, *by_cluster, *tables, searches]
 
 
 def _collectives(options: Options, progress: Progress) -> tuple[list[EvaluationRow], list[Table]]:

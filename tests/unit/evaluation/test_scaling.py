@@ -1,0 +1,73 @@
+"""Scaling of data-parallel jobs with an application left out, on step times made up from the formula."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from predictor.evaluation.scaling import left_out, scaling_suite, scaling_table
+from predictor.models.corpus import sia_pollux
+from predictor.models.corpus.schema import conform
+
+_HEADER = "app,cluster,kind,placement,num_nodes,num_replicas,local_bsz,step_time,sync_time"
+_PLACES = (("1", 1, 1), ("2", 1, 2), ("4", 1, 4), ("22", 2, 4), ("12", 2, 3), ("21", 2, 3))
+
+
+def step_s(app: str, batch: int, nodes: int, ranks: int) -> float:
+    single = 0.05 + 0.01 * batch
+    if ranks == 1:
+        return single
+    wait_s = 2e-3 + sia_pollux.GRADIENT_BYTES[app] / (5e9 if nodes == 1 else 0.5e9)
+    return float(np.hypot(0.5 * single, wait_s) + 0.5 * single)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    lines = [_HEADER]
+    for app in sia_pollux.GRADIENT_BYTES:
+        for batch in (4, 16, 64):
+            for name, nodes, ranks in _PLACES:
+                seconds = step_s(app, batch, nodes, ranks)
+                lines.append(f"{app},aws,placements,{name},{nodes},{ranks},{batch},{seconds},0.01")
+    lines += [
+        "bert,dgx-ext,placements,2,1,2,4,9.0,0.1",
+        "bert,aws,scalability,2,1,2,4,9.0,0.1",
+        "gpt_pmp,rtx,placements,8,1,8,4,9.0,0.1",
+    ]
+    with gzip.open(tmp_path / "sia_step_times.csv.gz", "wt", encoding="utf-8") as out:
+        out.write("\n".join(lines) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def corpus(folder: Path) -> Path:
+    counted = sia_pollux.read(folder)
+    conform(counted.frame, sia_pollux.SOURCE).write_parquet(folder / f"{sia_pollux.SOURCE}.parquet")
+    return folder
+
+
+def test_the_reader_keeps_measured_placements_once(folder: Path) -> None:
+    counted = sia_pollux.read(folder)
+    counts = dict(counted.counts)
+    assert counts.pop("available") == sum(counts.values()) == 6 * 3 * 6 + 3
+    assert counts["extrapolated by the authors, or of another cluster"] == 2
+    assert counts["pipelined"] == 1
+    assert counts["another order of the same nodes: median taken"] == 6 * 3
+    assert counted.frame["scope"].unique().to_list() == ["host_wall"]
+
+
+def test_an_application_that_nobody_saw_scales_as_its_gradients_say(corpus: Path) -> None:
+    table = scaling_table(corpus)
+    assert len(table.app) == 6 * 3 * 4
+    assert (table.single_s < table.step_s).all()
+    assert np.abs(left_out(table)).max() < 0.02
+
+
+def test_the_suite_names_every_application(corpus: Path) -> None:
+    rows, tables = scaling_suite(corpus, lambda what, done, total: None)
+    assert {row.id for row in rows} == {"D3"}
+    assert rows[0].goal == 0.08
+    assert rows[0].value < 0.02
+    assert {row.group for row in rows} == {f"scaling, {name}" for name in ("all", *sia_pollux.GRADIENT_BYTES)}
+    assert len(tables[0].lines) == 6
