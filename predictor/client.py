@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import grpc
 from grpc_status import rpc_status
@@ -36,6 +36,7 @@ from predictor.units import MIB
 from predictor.v1 import candidate_pb2
 from predictor.v1 import catalog_service_pb2 as catalog_pb
 from predictor.v1 import graph_service_pb2 as graph_pb
+from predictor.v1 import plan_service_pb2 as plan_pb
 from predictor.v1 import prediction_service_pb2 as pb
 from predictor.v1.catalog_service_pb2_grpc import CatalogServiceStub
 from predictor.v1.graph_service_pb2_grpc import GraphServiceStub
@@ -43,6 +44,10 @@ from predictor.v1.prediction_service_pb2_grpc import PredictionServiceStub
 from predictor.wire.prediction import explanation_from_proto, prediction_from_proto
 from predictor.wire.request import request_to_proto
 from predictor.wire.status import status_to_error
+
+if TYPE_CHECKING:
+    from predictor.search.search import Goal, SearchResult
+    from predictor.search.tables import ScalingPoint, ThroughputRow
 
 __all__ = ["RemotePredictor"]
 
@@ -157,6 +162,59 @@ class RemotePredictor:
         def ask(candidate: candidate_pb2.Candidate) -> Explanation:
             stub = PredictionServiceStub(self._connect())
             return explanation_from_proto(self._call(stub.Explain, pb.ExplainRequest(candidate=candidate)))
+
+        return self._with_upload(request, ask)
+
+    def search_plans(
+        self,
+        request: PredictionRequest,
+        goal: Goal | None = None,
+        *,
+        max_devices: int | None = None,
+        cp: Sequence[int] = (1,),
+    ) -> SearchResult:
+        """The best plans for a job. Raises what `Predictor.search_plans` raises, Overloaded, Unavailable."""
+        from predictor.v1.plan_service_pb2_grpc import PlanServiceStub
+        from predictor.wire import search as wire
+
+        def ask(candidate: candidate_pb2.Candidate) -> SearchResult:
+            message = plan_pb.SearchPlansRequest(
+                candidate=candidate,
+                goal=None if goal is None else wire.goal_to_proto(goal),
+                max_devices=max_devices,
+                cp=cp,
+            )
+            return wire.result_from_proto(self._call(PlanServiceStub(self._connect()).SearchPlans, message))
+
+        return self._with_upload(request, ask)
+
+    def throughput_table(
+        self, request: PredictionRequest, devices: Sequence[str], counts: Sequence[int]
+    ) -> list[ThroughputRow]:
+        """The fastest plan by device and number of devices. Raises as `search_plans`."""
+        from predictor.v1.plan_service_pb2_grpc import PlanServiceStub
+        from predictor.wire import search as wire
+
+        def ask(candidate: candidate_pb2.Candidate) -> list[ThroughputRow]:
+            message = plan_pb.ThroughputTableRequest(
+                candidate=candidate, device_ids=devices, device_counts=counts
+            )
+            return wire.table_from_proto(
+                self._call(PlanServiceStub(self._connect()).ThroughputTable, message)
+            )
+
+        return self._with_upload(request, ask)
+
+    def scaling_curve(
+        self, request: PredictionRequest, replicas: Sequence[int], *, weak: bool = False
+    ) -> list[ScalingPoint]:
+        """Times of the request's plan with other numbers of replicas. Raises as `search_plans`."""
+        from predictor.v1.plan_service_pb2_grpc import PlanServiceStub
+        from predictor.wire import search as wire
+
+        def ask(candidate: candidate_pb2.Candidate) -> list[ScalingPoint]:
+            message = plan_pb.ScalingCurveRequest(candidate=candidate, replicas=replicas, weak=weak)
+            return wire.curve_from_proto(self._call(PlanServiceStub(self._connect()).ScalingCurve, message))
 
         return self._with_upload(request, ask)
 

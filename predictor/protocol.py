@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from predictor.errors import PerfcastError
 from predictor.request import PredictionRequest
 from predictor.types import Explanation, Prediction
+
+if TYPE_CHECKING:
+    from predictor.search.search import Goal, SearchResult
+    from predictor.search.tables import ScalingPoint, ThroughputRow
 
 
 class Forecaster(Protocol):
@@ -31,6 +35,29 @@ class Forecaster(Protocol):
 
     def explain(self, request: PredictionRequest) -> Explanation:
         """The prediction with its op groups, most expensive first. Raises PerfcastError."""
+        ...
+
+    def search_plans(
+        self,
+        request: PredictionRequest,
+        goal: Goal | None = None,
+        *,
+        max_devices: int | None = None,
+        cp: Sequence[int] = (1,),
+    ) -> SearchResult:
+        """The best plans for a job; its own plan does not matter. Raises PerfcastError."""
+        ...
+
+    def throughput_table(
+        self, request: PredictionRequest, devices: Sequence[str], counts: Sequence[int]
+    ) -> list[ThroughputRow]:
+        """The fastest plan by device and number of devices, in this order. Raises PerfcastError."""
+        ...
+
+    def scaling_curve(
+        self, request: PredictionRequest, replicas: Sequence[int], *, weak: bool = False
+    ) -> list[ScalingPoint]:
+        """Times of the request's plan with other numbers of replicas. Raises PerfcastError."""
         ...
 
     def add_graph(self, data: bytes) -> str:

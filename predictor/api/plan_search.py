@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from predictor.api.plan_answer import Pricing, Resolved
 from predictor.cache import Memo
+from predictor.checks import whole_number
 from predictor.compose.interval import FloatArray
 from predictor.compose.memory import compose_memory, usable_bytes
 from predictor.compose.plan_cost import MicrobatchCosts, compose_plan_energy
@@ -199,11 +200,20 @@ class PlanSource:
 
 
 def search_plans(
-    source: PlanSource, goal: Goal, max_devices: int | None, space: SearchSpace | None
+    source: PlanSource,
+    goal: Goal,
+    max_devices: int | None,
+    cp: Sequence[int],
+    space: SearchSpace | None,
 ) -> SearchResult:
-    """The best plans for the source's request."""
+    """The best plans for the source's request; `max_devices` and `cp` shape the default space."""
+    if max_devices is not None:
+        whole_number(max_devices, "max_devices", "max_devices", "a whole number of at least 1")
+    ways = [whole_number(number, "cp", "cp", "whole numbers of at least 1") for number in cp]
     facts = source.facts()
-    chosen = default_space(facts, max_devices) if space is None else space
+    if space is None:
+        space = replace(default_space(facts, max_devices), cp=tuple(sorted(set(ways))) or (1,))
+    chosen = space
     return search(chosen, facts, source, source.cuts, source.capacity_bytes, goal)
 
 

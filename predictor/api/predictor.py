@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.api.answer import assemble
 from predictor.api.explain import explain_program
 from predictor.api.plan_answer import Pricing, Resolved
+from predictor.api.plan_tables import SplitTables
 from predictor.api.requested import assumed_cluster, local_batch, requested_cluster, requested_device
 from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
@@ -70,7 +71,7 @@ class PowerJob:
     model: PowerModel
 
 
-class Predictor:
+class Predictor(SplitTables):
     """Predicts time, memory and energy from one bundle of trained models."""
 
     def __init__(
@@ -194,6 +195,7 @@ class Predictor:
         goal: Goal | None = None,
         *,
         max_devices: int | None = None,
+        cp: Sequence[int] = (1,),
         space: SearchSpace | None = None,
     ) -> SearchResult:
         """The best plans for a model, a job and a cluster; the request's own plan does not matter.
@@ -201,6 +203,7 @@ class Predictor:
         Args:
             goal: what to make small, and how many plans to find; by default the five fastest.
             max_devices: no plan uses more; by default the cluster's.
+            cp: ways to split each sequence that are looked at; by default it is not split.
             space: the choices to look at; by default those that engineers consider
             (predictor.search.space.default_space).
 
@@ -211,7 +214,7 @@ class Predictor:
 
         goal = goal or Goal()
         source = self.plan_source(request, max_devices=max_devices, with_energy=goal.needs_energy)
-        return search_plans(source, goal, max_devices, space)
+        return search_plans(source, goal, max_devices, cp, space)
 
     def plan_source(
         self, request: PredictionRequest, *, max_devices: int | None = None, with_energy: bool = False

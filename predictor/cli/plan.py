@@ -36,14 +36,17 @@ def plan(
     pue: Annotated[
         float, typer.Option("--pue", metavar="X", min=1.0, help="Power of the facility over its devices'.")
     ] = 1.0,
-    top: Annotated[int, typer.Option("--top", min=1, help="Plans to show.")] = 5,
+    top: Annotated[int, typer.Option("--top", min=1, max=100, help="Plans to show.")] = 5,
+    split_sequence: Annotated[
+        str,
+        typer.Option("--cp", metavar="N,N", help="Ways to split each sequence to look at: 1,2,4."),
+    ] = "1",
     job: opt.UnplannedJobFlags,
     where: opt.PredictorFlags,
     output: opt.OutputOption = Output.TABLE,
     out: opt.OutFile = None,
 ) -> None:
     """Find the plans that take the least time, money, energy or carbon."""
-    from predictor.api import Predictor
     from predictor.cli.console import data_console
     from predictor.cli.json_out import search_to_json
     from predictor.cli.output import write_json
@@ -55,9 +58,7 @@ def plan(
     goal = Goal(Objective(objective), price, carbon, pue, deadline, top)
     request = job.request(opt.read_model(model), device, batch, precision)
     with where.open() as predictor:
-        if not isinstance(predictor, Predictor):
-            raise typer.BadParameter("plans are searched in process: leave --server out")
-        found = predictor.search_plans(request, goal, max_devices=max_devices)
+        found = predictor.search_plans(request, goal, max_devices=max_devices, cp=_ways(split_sequence))
     if out is not None:
         write_json(search_to_json(goal, found), out)
     if output is Output.JSON:
@@ -66,3 +67,11 @@ def plan(
     from predictor.cli.render_plans import search_view
 
     data_console().print(search_view(request, goal, found, opt.model_name(model)))
+
+
+def _ways(text: str) -> tuple[int, ...]:
+    """`1,2,4` as numbers. Raises a usage error."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise typer.BadParameter(f"--cp {text!r}: expected whole numbers of at least 1 with commas: 1,2,4")
+    return tuple(int(part) for part in parts)

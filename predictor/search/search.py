@@ -16,9 +16,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.checks import positive_number, real_number, whole_number
 from predictor.compose.averaging import StageBuckets
 from predictor.compose.plan_time import plan_buckets, plan_total_s
-from predictor.errors import DoesNotFit, InvalidPlan
+from predictor.errors import DoesNotFit, InvalidPlan, InvalidRequest
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.plan import Plan
 from predictor.search.bounds import Bounds, Cuts, bounds
@@ -29,6 +30,9 @@ from predictor.units import format_bytes
 FloatArray = NDArray[np.float64]
 
 _SECONDS_PER_HOUR = 3600.0
+_LARGE = 1e15
+MOST_PLANS = 100
+"""Plans that one search may be asked to keep."""
 _JOULES_PER_KWH = 3.6e6
 
 
@@ -58,6 +62,17 @@ class Goal:
     pue: float = 1.0
     deadline_s: float | None = None
     top: int = 5
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest for numbers outside their domain."""
+        for name in ("price_per_hour", "carbon_g_per_kwh"):
+            real_number(getattr(self, name), name, name, "a number of at least 0", 0.0, _LARGE)
+        real_number(self.pue, "pue", "pue", "a number of at least 1", 1.0, _LARGE)
+        if self.deadline_s is not None:
+            positive_number(self.deadline_s, "deadline_s", "deadline_s", "seconds above 0")
+        expected = f"a whole number from 1 to {MOST_PLANS}"
+        if whole_number(self.top, "top", "top", expected) > MOST_PLANS:
+            raise InvalidRequest(f"top is {self.top}; expected {expected}", field="top")
 
     @property
     def needs_energy(self) -> bool:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from predictor.api.plan_tables import check_devices
 from predictor.cache import Memo
 from predictor.errors import PerfcastError, UnknownGraph
 from predictor.features.strip import strip_model
 from predictor.protocol import Forecaster
 from predictor.request import PredictionRequest
+from predictor.search.search import Goal, SearchResult
+from predictor.search.tables import ScalingPoint, ThroughputRow
 from predictor.serve.graph_store import GraphStore, StoredModel
 from predictor.types import Explanation, Prediction
 from predictor.v1 import candidate_pb2, prediction_pb2
@@ -73,6 +76,35 @@ class Answers:
     def explain(self, candidate: candidate_pb2.Candidate) -> Explanation:
         """The prediction with its op groups. Raises PerfcastError."""
         return self._with_models(request_from_proto(candidate), self._predictor.explain)
+
+    def search_plans(
+        self, candidate: candidate_pb2.Candidate, goal: Goal, max_devices: int | None, cp: Sequence[int]
+    ) -> SearchResult:
+        """The best plans for the candidate's job. Raises PerfcastError."""
+        if max_devices is not None:
+            check_devices(max_devices, "max_devices")
+        return self._with_models(
+            request_from_proto(candidate),
+            lambda request: self._predictor.search_plans(request, goal, max_devices=max_devices, cp=cp),
+        )
+
+    def throughput_table(
+        self, candidate: candidate_pb2.Candidate, devices: Sequence[str], counts: Sequence[int]
+    ) -> list[ThroughputRow]:
+        """The fastest plan by device and number of devices. Raises PerfcastError."""
+        return self._with_models(
+            request_from_proto(candidate),
+            lambda request: self._predictor.throughput_table(request, devices, counts),
+        )
+
+    def scaling_curve(
+        self, candidate: candidate_pb2.Candidate, replicas: Sequence[int], *, weak: bool
+    ) -> list[ScalingPoint]:
+        """Times of the candidate's plan by replicas. Raises PerfcastError."""
+        return self._with_models(
+            request_from_proto(candidate),
+            lambda request: self._predictor.scaling_curve(request, replicas, weak=weak),
+        )
 
     def add_graph(self, data: bytes) -> StoredModel:
         """Stores an uploaded model. Raises InvalidGraph."""

@@ -27,6 +27,7 @@ from predictor.serve.graph_servicer import GraphServicer
 from predictor.serve.graph_store import GraphStore
 from predictor.serve.interceptors import CallInterceptor, TokenInterceptor
 from predictor.serve.logs import EVENTS, configure_logging
+from predictor.serve.plan_servicer import PlanServicer
 from predictor.serve.prediction_servicer import PredictionServicer, StreamSlots
 from predictor.serve.settings import ServerSettings
 from predictor.v1 import (
@@ -34,6 +35,8 @@ from predictor.v1 import (
     catalog_service_pb2_grpc,
     graph_service_pb2,
     graph_service_pb2_grpc,
+    plan_service_pb2,
+    plan_service_pb2_grpc,
     prediction_service_pb2,
     prediction_service_pb2_grpc,
 )
@@ -42,6 +45,7 @@ SERVICES = (
     prediction_service_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name,
     graph_service_pb2.DESCRIPTOR.services_by_name["GraphService"].full_name,
     catalog_service_pb2.DESCRIPTOR.services_by_name["CatalogService"].full_name,
+    plan_service_pb2.DESCRIPTOR.services_by_name["PlanService"].full_name,
 )
 
 
@@ -107,6 +111,7 @@ def build_server(predictor: Forecaster, settings: ServerSettings) -> PerfcastSer
             GraphServicer(answers, store, slots, settings.max_graph_bytes), server
         )
         catalog_service_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogServicer(answers), server)
+        plan_service_pb2_grpc.add_PlanServiceServicer_to_server(PlanServicer(answers, slots), server)
         if settings.reflection:
             names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)

@@ -45,7 +45,8 @@ def test_json_holds_plans_that_can_be_asked_about() -> None:
     [
         (["--objective", "speed"], 3, "unknown objective"),
         (["--deadline", "0.000001"], 4, "later deadline"),
-        (["--server", "localhost:1"], 2, "in process"),
+        (["--server", "localhost:1", "--timeout", "0.2"], 6, "no "),
+        (["--cp", "two"], 2, "whole numbers"),
     ],
 )
 def test_what_cannot_be_searched_is_said(flags: list[str], code: int, said: str) -> None:
