@@ -55,6 +55,27 @@ Embodied: TypeAlias = Annotated[
 ]
 
 
+Marginal: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--marginal", help="Marginal instead of average intensity, where known.", rich_help_panel=_PANEL
+    ),
+]
+Trace: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE.csv|seed:N",
+        help="g CO2e per kWh hour by hour; seed:N makes one up around the site's mean.",
+        rich_help_panel=_PANEL,
+    ),
+]
+StartHour: TypeAlias = Annotated[
+    float,
+    typer.Option("--start-hour", metavar="H", help="Of the trace.", rich_help_panel=_PANEL),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class AccountingFlags:
     """Where the job runs and at what price."""
@@ -66,6 +87,9 @@ class AccountingFlags:
     instance: Instance = None
     spot: Spot = False
     embodied_kg: Embodied = None
+    marginal: Marginal = False
+    trace: Trace = None
+    start_hour: StartHour = 0.0
 
     @property
     def is_given(self) -> bool:
@@ -78,9 +102,13 @@ class AccountingFlags:
             return None
         from predictor.hardware.accounting import Accounting
 
+        kind = "marginal" if self.marginal else "average"
+        site = _site(self.site)
         return Accounting(
-            site=_site(self.site),
+            site=site if self.trace is None else _traced(site, self.trace, self.carbon_year, kind),
             year=self.carbon_year,
+            kind=kind,
+            start_hour=self.start_hour,
             pue=self.pue,
             usd_per_device_hour=self.price_per_hour,
             instance=self.instance,
@@ -105,3 +133,22 @@ def _site(text: str | None) -> str | Site | None:
         return site_of_intensity(float(text), f"{text} g/kWh")
     except ValueError:
         return text
+
+
+def _traced(site: str | Site | None, text: str, year: int | None, kind: str) -> Site:
+    """The site (or a nameless one) with a trace from a file, or a made-up one around its intensity."""
+    from predictor.errors import InvalidRequest
+    from predictor.hardware.carbon_trace import load_trace, seeded_trace
+    from predictor.hardware.sites import Site, find_site
+
+    place = find_site(site) if isinstance(site, str) else site or Site("given", "given")
+    name, colon, seed = text.partition(":")
+    if name != "seed" or not colon:
+        return replace(place, trace=load_trace(text))
+    known = place.intensity(year, kind)
+    if known is None or not seed.isdigit():
+        raise InvalidRequest(
+            f"--trace {text}: a made-up trace needs a whole number and a --site of known {kind} intensity",
+            field="site.trace",
+        )
+    return replace(place, trace=seeded_trace(known.g_per_kwh.value, int(seed)))

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from predictor.cli import (
     calibrate,
     compare,
+    completion,
     corpus,
     devices,
     doctor,
@@ -137,6 +138,7 @@ app.command("profile")(profile.profile)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 study.app.command("llm-energy")(llm_energy.llm_energy)
+study.app.command("completion")(completion.completion)
 app.add_typer(study.app, name="study")
 app.command("doctor")(doctor.doctor)
 

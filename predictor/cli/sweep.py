@@ -64,8 +64,8 @@ def sweep(
     from predictor.api.power_sweep import check_limits, power_sweep
     from predictor.cli.output import write_json, write_text
 
-    caps = check_limits(_numbers(job.power_limit, "--power-limit", "watts, e.g. 150,200,250"))
-    batches = [round(number) for number in _numbers(batch, "--batch", "whole numbers, e.g. 32,64")]
+    caps = check_limits(numbers(job.power_limit, "--power-limit", "watts, e.g. 150,200,250"))
+    batches = [round(number) for number in numbers(batch, "--batch", "whole numbers, e.g. 32,64")]
     asked = replace(job, power_limit=None)  # type: ignore[arg-type]
     request = asked.request(opt.read_source(model, example_shape), device, None, precision)
     readings = _readings(measured, batches)
@@ -94,7 +94,7 @@ def _writer(picture: Path):  # type: ignore[no-untyped-def]
     return writer
 
 
-def _numbers(texts: Sequence[str], flag: str, expected: str) -> list[float]:
+def numbers(texts: Sequence[str], flag: str, expected: str) -> list[float]:
     """Numbers of a repeatable option, each of which may hold several with commas between."""
     found = []
     for part in ",".join(texts).split(","):
