@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from predictor.checks import positive_number, sendable_text, whole_number
+from predictor.checks import positive_number, real_number, sendable_text, whole_number
 from predictor.errors import InvalidRequest
 from predictor.features.graph import Graph
 from predictor.features.program_source import ProgramSource
@@ -51,6 +51,7 @@ class PredictionRequest:
         layout: of images: NHWC for a job that keeps them channels-last (torch's memory format).
         framework_version: release of torch that runs the job, e.g. `2.4`; empty is the newest that was
         measured.
+        rank_jitter: spread of log time from rank to rank, 0 to 2; an iteration waits for the slowest rank.
     """
 
     graph: GraphSource
@@ -69,6 +70,7 @@ class PredictionRequest:
     strict: bool = False
     layout: Layout = Layout.NCHW
     framework_version: str = ""
+    rank_jitter: float = 0.0
 
     def __post_init__(self) -> None:
         # Enumerations may arrive as text, and numbers as numpy's, from any face; parsed here once, so that
@@ -87,6 +89,7 @@ class PredictionRequest:
             object.__setattr__(self, "batch", batch)
         if self.power_limit_w is not None:
             positive_number(self.power_limit_w, "power_limit_w", "power_limit_w", "watts above 0")
+        real_number(self.rank_jitter, "rank_jitter", "rank_jitter", "a number from 0 to 2", 0.0, 2.0)
         if self.framework_version and not _VERSION.match(self.framework_version):
             raise InvalidRequest(
                 f"framework_version is {self.framework_version!r}; expected a release of torch, e.g. 2.4",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from predictor.api.notices import NOTABLE_FRACTION, notices
 from predictor.compose.energy import EnergyCost, compose_energy, slowdown_under_cap
 from predictor.compose.memory import MemoryCost, compose_memory
+from predictor.compose.stragglers import with_stragglers
 from predictor.compose.time import ProgramCosts, TimeCost, compose_time
 from predictor.features.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
@@ -39,6 +40,7 @@ def assemble(
             program, costs, device, request.runtime, request.power_limit_w, power_model
         ),
     )
+    time = with_stragglers(time, plan.device_count, request.rank_jitter)
     memory = compose_memory(program, device, plan, memory_model)
     energy = compose_energy(
         program, costs, time, device, plan, request.runtime, request.power_limit_w, power_model

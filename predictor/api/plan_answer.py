@@ -20,6 +20,7 @@ from predictor.compose.plan_cost import (
 )
 from predictor.compose.rank_costs import IntArray
 from predictor.compose.step_facts import step_facts
+from predictor.compose.stragglers import with_stragglers
 from predictor.compose.time import ProgramCosts, TimeCost
 from predictor.compose.timeline import Timeline, timeline
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
@@ -78,7 +79,7 @@ class Pricing:
         request, rank, device = resolved.request, resolved.rank, resolved.device
         plan, microbatch = request.plan, self.microbatch(resolved)
         time, found = compose_plan(microbatch, plan, resolved.cluster, training=request.mode is Mode.TRAIN)
-        time = self._corrected(resolved, time)
+        time = with_stragglers(self._corrected(resolved, time), plan.device_count, request.rank_jitter)
         memory = self.memory_of(rank, device, plan, found.stages.ends)
         energy = compose_plan_energy(
             rank,

@@ -156,6 +156,11 @@ class PlanSource:
         key = microbatch_key(plan, resolved.rank.program.batch)
         return self._memories.get_or(key, lambda: RankMemory(resolved.rank))
 
+    @property
+    def rank_jitter(self) -> float:
+        """Spread of log time from rank to rank."""
+        return self._request.rank_jitter
+
     @cached_property
     def whole(self) -> Resolved:
         """The unsplit model on one sample."""
@@ -214,7 +219,7 @@ def search_plans(
     if space is None:
         space = replace(default_space(facts, max_devices), cp=tuple(sorted(set(ways))) or (1,))
     chosen = space
-    return search(chosen, facts, source, source.cuts, source.capacity_bytes, goal)
+    return search(chosen, facts, source, source.cuts, source.capacity_bytes, goal, source.rank_jitter)
 
 
 def _experts(graph: Graph) -> int:

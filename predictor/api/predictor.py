@@ -408,6 +408,7 @@ class Predictor(SplitTables):
             binding.key,
             _job_key(request),
             request.framework_version,
+            request.rank_jitter,
             request.plan,
             cluster,
             request.power_limit_w,

@@ -122,6 +122,12 @@ ClusterOption: TypeAlias = Annotated[
         "--cluster", metavar="FILE|NAME", help="Machines the devices stand in.", rich_help_panel=_JOB
     ),
 ]
+Jitter: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--jitter", metavar="X", help="Spread of log time from rank to rank; all wait for the slowest."
+    ),
+]
 PowerLimit: TypeAlias = Annotated[
     float | None,
     typer.Option("--power-limit", metavar="W", help="Power cap per device, watts.", rich_help_panel=_JOB),
@@ -195,6 +201,7 @@ class UnplannedJobFlags:
     input_shape: InputShapes = field(default_factory=list)
     cluster: ClusterOption = None
     power_limit: PowerLimit = None
+    jitter: Jitter = 0.0
     strict: Strict = False
 
     def plan(self) -> Plan:
@@ -225,6 +232,7 @@ class UnplannedJobFlags:
             plan=self.plan(),
             cluster=read_cluster(self.cluster),
             power_limit_w=self.power_limit,
+            rank_jitter=self.jitter,
             strict=self.strict,
         )
 

@@ -1,9 +1,9 @@
 """Energy of an iteration: average board power x time x devices, and where it goes.
 
 Scope `device`: boards only, no host, no cooling. The total is exact by construction; its split is a model:
-the idle draw over the whole iteration is `static`, what is above it goes to compute, memory and
-communication by the time each would need alone at the device's peak (communication: by its exposed time),
-the rest is `overhead` (launch gaps, inefficiency of kernels).
+the idle draw is `static` while kernels run and `stalled` while none does (launch gaps, exposed exchanges,
+bubbles), what is above it goes to compute, memory and communication by the time each would need alone at the
+device's peak (communication: by its exposed time), the rest is `overhead` (inefficiency of kernels).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def compose_energy(
     model: PowerModel,
 ) -> EnergyCost:
     """Energy of one iteration over all devices of the plan, scope `device`."""
-    exposed_s = time.breakdown_s["communication"]
+    exposed_s = time.breakdown_s["communication"] + time.breakdown_s.get("stragglers", 0.0)
     profile = program_profile(program, costs, device, runtime, exposed_s)
     power = model.predict(profile, device, power_limit_w)
     iteration_s = time.iteration.value
@@ -96,7 +96,11 @@ def _breakdown(
         "communication": time.breakdown_s["communication"],
     }
     whole = max(iteration_s, fsum(needs.values()))
-    parts = {"static": static_w * iteration_s * devices}
+    running_s = min(profile.busy_s, iteration_s)
+    parts = {
+        "static": static_w * running_s * devices,
+        "stalled": static_w * (iteration_s - running_s) * devices,
+    }
     parts |= {name: dynamic_j * need / whole for name, need in needs.items()}
     # Rounding may leave a little less than nothing.
     parts["overhead"] = max(0.0, power_w * iteration_s * devices - fsum(parts.values()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from predictor.checks import positive_number, real_number, whole_number
 from predictor.compose.averaging import StageBuckets
 from predictor.compose.plan_time import plan_buckets, plan_total_s
+from predictor.compose.stragglers import slowest
 from predictor.errors import DoesNotFit, InvalidPlan, InvalidRequest
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.plan import Plan
@@ -148,17 +149,21 @@ def search(
     cuts: Cuts,
     capacity_bytes: float,
     goal: Goal,
+    rank_jitter: float = 0.0,
 ) -> SearchResult:
     """The best plans of `space`.
 
     Args:
         cuts: those of `source`; what it remembers need not be made again.
         capacity_bytes: what tensors and the allocator may take of a device.
+        rank_jitter: spread of log time from rank to rank; an iteration waits for its slowest rank.
 
     Raises InvalidPlan when the space is empty, DoesNotFit when no candidate fits in memory and deadline.
     """
     table = candidates(space, facts)
+    waiting = _waiting(table.devices, rank_jitter)
     found = bounds(table, cuts)
+    found = replace(found, time_s=found.time_s * waiting)
     possible = np.isfinite(found.time_s)
     if not possible.any():
         raise InvalidPlan(
@@ -169,7 +174,7 @@ def search(
     if goal.deadline_s is not None:
         fits &= found.time_s <= goal.deadline_s
     rows = np.flatnonzero(fits)
-    pricing = _Pricing(table, found, source, cuts.cluster, facts.training, goal)
+    pricing = _Pricing(table, found, source, cuts.cluster, facts.training, goal, waiting)
     best = pricing.best(rows)
     if not best:
         smallest = float(found.peak_bytes[possible].min())
@@ -184,6 +189,12 @@ def search(
     return SearchResult(tuple(best), tuple(front), len(table), dropped, pricing.priced)
 
 
+def _waiting(devices: NDArray[np.int64], rank_jitter: float) -> FloatArray:
+    """(n,) factors on a mean rank's iteration: the slowest of so many ranks."""
+    counts, index = np.unique(devices, return_inverse=True)
+    return np.array([slowest(count, rank_jitter).mean for count in counts.tolist()])[index]
+
+
 class _Pricing:
     """Exact prices of candidates, each made once."""
 
@@ -195,13 +206,14 @@ class _Pricing:
         cluster: ClusterSpec,
         training: bool,
         goal: Goal,
+        waiting: FloatArray,
     ) -> None:
         self._table, self._bounds, self._source = table, found, source
         self._cluster, self._training, self._goal = cluster, training, goal
         self._times: dict[int, float] = {}
         self._fits: dict[int, bool] = {}
         self._buckets: dict[int, StageBuckets] = {}
-        self._devices = table.devices
+        self._devices, self._waiting = table.devices, waiting
 
     @property
     def priced(self) -> int:
@@ -264,9 +276,10 @@ class _Pricing:
         plan = self._table.plan(row)
         if cut not in self._buckets:
             self._buckets[cut] = plan_buckets(microbatch.columns, ends, plan)
-        return plan_total_s(
+        total_s = plan_total_s(
             microbatch.columns, ends, self._buckets[cut], plan, self._cluster, training=self._training
         )
+        return total_s * float(self._waiting[row])
 
     def _value(self, row: int) -> float:
         time_s = self._time(row)

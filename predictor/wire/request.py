@@ -52,6 +52,7 @@ def request_to_proto(request: PredictionRequest, model_id: str) -> pb.Candidate:
         dims=dict(request.dims),
         strict=request.strict,
         framework_version=request.framework_version,
+        rank_jitter=request.rank_jitter,
         **choices,
     )
     if isinstance(request.device, DeviceSpec):
@@ -89,6 +90,7 @@ def request_from_proto(message: pb.Candidate) -> PredictionRequest:
         power_limit_w=message.power_limit_w if message.HasField("power_limit_w") else None,
         strict=message.strict,
         framework_version=message.framework_version,
+        rank_jitter=message.rank_jitter,
         accounting=accounting_from_proto(message.accounting) if message.HasField("accounting") else None,
         **choices,
     )
