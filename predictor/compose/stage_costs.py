@@ -13,7 +13,7 @@ from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import GroupShape, collective_time_s
 from predictor.parallel.offload import HostLinks, pass_waits_s
 from predictor.parallel.pipeline import ChunkTimes
-from predictor.parallel.placement import boundary_crosses_node, group_place
+from predictor.parallel.placement import boundary_crosses_node, boundary_crosses_rack, group_place
 from predictor.parallel.plan import Plan
 from predictor.parallel.schedule import PipelineShape
 from predictor.parallel.stages import balanced_chunks
@@ -22,6 +22,7 @@ from predictor.types import Offload, Schedule
 
 _ONE_LINK = GroupShape(2, 1, 2, 2)
 _TWO_NODES = GroupShape(1, 2, 1, 2)
+_TWO_RACKS = GroupShape(1, 2, 1, 2, racks=2, smallest_rack=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +214,25 @@ def _messages(
     sizes[:-1] = rank.crossing_bytes[ends[:-1] - 1]
     near, far = (message_s(sizes, flag, plan, cluster) for flag in (False, True))
     forward = np.where(crosses, far, near)
+    if cluster.inter_rack is not None:
+        leaves = boundary_crosses_rack(plan, cluster)[np.arange(len(ends)) % shape.stages]
+        forward = np.where(leaves, message_s(sizes, True, plan, cluster, racks=True), forward)
     backward[1:] = forward[:-1]
     return forward, backward, sizes
 
 
-def message_s(sizes: FloatArray, crosses: bool, plan: Plan, cluster: ClusterSpec) -> FloatArray:
-    """Time of messages between stages.
+def message_s(
+    sizes: FloatArray, crosses: bool, plan: Plan, cluster: ClusterSpec, *, racks: bool = False
+) -> FloatArray:
+    """Time of messages between stages: in a node, or where it `crosses` to another one, of another rack.
 
     Ranks of one tensor group hold the same tensor: each sends its part, and they gather it on arrival, where
     that is faster than each sending the whole (Narayanan et al. 2021, section 4.1). With sequence parallelism
     each holds its own part.
     """
-    link = _TWO_NODES if crosses else _ONE_LINK
+    link = _ONE_LINK
+    if crosses:
+        link = _TWO_RACKS if racks else _TWO_NODES
     whole = collective_time_s("send_recv", sizes, link, cluster)
     if plan.tp == 1 or plan.sequence_parallel:
         return whole

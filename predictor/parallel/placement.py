@@ -67,6 +67,14 @@ def boundary_crosses_node(plan: Plan, cluster: ClusterSpec) -> NDArray[np.bool_]
     return _crossings(axis_sizes(plan), plan.placement, cluster.devices_per_node)
 
 
+def boundary_crosses_rack(plan: Plan, cluster: ClusterSpec) -> NDArray[np.bool_]:
+    """(pp,) as `boundary_crosses_node`, for the uplinks of racks; nothing leaves the only rack."""
+    _check(plan, cluster)
+    if cluster.nodes_per_rack is None:
+        return np.zeros(plan.pp, dtype=np.bool_)
+    return _crossings(axis_sizes(plan), plan.placement, cluster.devices_per_node * cluster.nodes_per_rack)
+
+
 def _check(plan: Plan, cluster: ClusterSpec) -> None:
     if plan.device_count > cluster.device_count:
         raise InvalidPlan(
@@ -155,8 +163,9 @@ def _within_islands(members: IntArray, per_node: int, per_island: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _crossings(sizes: tuple[int, ...], placement: tuple[str, ...], per_node: int) -> NDArray[np.bool_]:
+def _crossings(sizes: tuple[int, ...], placement: tuple[str, ...], per_box: int) -> NDArray[np.bool_]:
+    """(pp,) whether a boundary between boxes of so many devices lies between two stages of any row."""
     grid = rank_grid(sizes, placement)
-    stages = np.moveaxis(grid, -1, 0).reshape(sizes[-1], -1) // per_node
+    stages = np.moveaxis(grid, -1, 0).reshape(sizes[-1], -1) // per_box
     crosses: NDArray[np.bool_] = (stages != np.roll(stages, -1, axis=0)).any(axis=1)
     return crosses

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor.compose.stage_costs import message_s
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.parallel.collectives import (
     KINDS,
@@ -13,7 +14,7 @@ from predictor.parallel.collectives import (
     wires_of,
 )
 from predictor.parallel.exchange_formulas import algorithms, in_switch, one_shot, ring, tree
-from predictor.parallel.placement import group_place
+from predictor.parallel.placement import boundary_crosses_rack, group_place
 from predictor.parallel.plan import Plan
 
 NODE = LinkSpec("nvlink", 1e-6, 300e9)
@@ -83,6 +84,15 @@ def test_groups_of_a_plan_know_their_racks() -> None:
     place = group_place(Plan(tp=8, dp=16), "dp_cp", RACKS)
     assert (place.nodes, place.racks, place.smallest_rack) == (16, 4, 4)
     assert group_place(Plan(tp=8, dp=16), "tp", RACKS).racks == 1
+
+
+def test_stages_know_when_their_messages_leave_the_rack() -> None:
+    plan = Plan(tp=8, pp=16)
+    assert boundary_crosses_rack(plan, RACKS).tolist() == [(stage + 1) % 4 == 0 for stage in range(16)]
+    assert not boundary_crosses_rack(plan, CLUSTER).any()
+    near, far = (message_s(GB, True, plan, RACKS, racks=flag)[0] for flag in (False, True))
+    # Each of eight ranks sends its part over its share of port or uplink; the node gathers them.
+    assert far - near == pytest.approx(1e9 / 8 * (1 / 5e9 - 1 / 25e9) / 0.84, rel=0.06)
 
 
 def test_an_island_is_fast_for_whom_it_holds() -> None:
