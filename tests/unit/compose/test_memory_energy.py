@@ -62,7 +62,10 @@ def test_energy_is_power_times_time_times_devices(
     assert isclose(sum(energy.breakdown_j.values()), energy.energy_j.value, rel_tol=1e-9)
     assert min(energy.breakdown_j.values()) >= 0
     idle_j = idle_power_w(DEVICE) * time.iteration.value * replicas
-    assert isclose(energy.breakdown_j["static"], idle_j, rel_tol=1e-9)
+    idle = energy.breakdown_j["static"] + energy.breakdown_j["stalled"]
+    assert isclose(idle, idle_j, rel_tol=1e-9)
+    # Devices that wait for others stall longer.
+    assert energy.breakdown_j["stalled"] >= 0 and (replicas == 1 or energy.breakdown_j["stalled"] > 0)
     assert (energy.breakdown_j["communication"] > 0) == (time.breakdown_s["communication"] > 0)
     assert energy.energy_j.low < energy.energy_j.value < energy.energy_j.high
 
