@@ -68,9 +68,9 @@ def changes(asked: Asked, request: PredictionRequest, probability: float) -> lis
     steps = _training_steps(request) if request.mode is Mode.TRAIN else _inference_steps()
     found = [change for step in steps if (change := _tried(asked, base, request, (step,), probability))]
     found += _adapters(asked, base, request, probability)
+    found += _accumulated(asked, base, request, probability)
     if not any(change.fits for change in found) and request.mode is Mode.TRAIN:
         found += _together(asked, base, request, probability)
-    found += _accumulated(asked, base, request, probability)
     fitting = [change for change in found if change.fits]
     if fitting:
         return sorted(fitting, key=lambda change: change.slowdown)
