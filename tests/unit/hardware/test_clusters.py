@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,3 +190,16 @@ def test_fewer_devices_share_the_ports_of_their_node() -> None:
 def test_devices_in_use_fit_a_node(name: str) -> None:
     with pytest.raises(InvalidInput, match="from 1 to 8"):
         find_cluster(name)
+
+
+def test_the_examples_of_the_guide_are_clusters(tmp_path: Path) -> None:
+    guide = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "add-a-cluster.md"
+    blocks = re.findall(r"```toml\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    path = tmp_path / "cluster.toml"
+    for block in blocks:
+        path.write_text(block)
+        assert load_cluster_file(path).device_id
+    racks = load_cluster_file(path)
+    assert racks.rack_count == 8
+    assert racks.inter_rack == replace(racks.inter_node, bytes_per_s=25e9)
