@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from predictor.errors import InvalidData
 from predictor.models.bundle import TrainedModel
 from predictor.models.calibration import COVERAGE, conformal_quantile
+from predictor.models.corpus.finetune import LITGPT
 from predictor.models.memory_allocated import ALLOCATED_FEATURES, BOOSTER, FACTOR_RANGE, AllocatedModel
 from predictor.models.memory_training import group_folds
 
@@ -94,14 +95,15 @@ def allocated_rows(table: pl.DataFrame) -> AllocatedRows:
 
 
 def finetune_rows(table: pl.DataFrame, context_bytes: float) -> AllocatedRows:
-    """The measured rows of `predictor.models.corpus.finetune_memory` that say how long their samples are.
+    """The measured rows of `predictor.models.corpus.finetune_memory` whose samples have a known length.
 
-    `context_bytes` is taken from what a device's monitor showed. Held out together: a network (`group`), or a
+    That is all but torchtune's: what litgpt's tables leave out, its data set says. `context_bytes` is taken from what a device's monitor showed. Held out together: a network (`group`), or a
     tool (`kind`).
     """
     import polars as pl
 
-    table = table.filter(~pl.col("oom") & pl.col("measured_bytes").is_not_null() & pl.col("has_length"))
+    known = pl.col("has_length") | (pl.col("tool") == LITGPT)
+    table = table.filter(~pl.col("oom") & pl.col("measured_bytes").is_not_null() & known)
     return measured_rows(table, context_bytes)
 
 
