@@ -26,6 +26,7 @@ from predictor.evaluation.energy_jobs import (
     power_cells,
 )
 from predictor.evaluation.energy_kernels import kernel_power_rows
+from predictor.evaluation.energy_known import interval_rows, known_rows
 from predictor.evaluation.energy_nodes import node_points, node_rows
 from predictor.evaluation.energy_serving import serving_rows
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows
@@ -58,7 +59,8 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     progress(SUITE, 2, _PARTS)
     cells += _device_cells(corpus, rows, bundle)
     progress(SUITE, 3, _PARTS)
-    cells += image_cells(image_runs(read_source(corpus, GAISSA), raw), raw)
+    runs = image_runs(read_source(corpus, GAISSA), raw)
+    cells += image_cells(runs, raw)
     progress(SUITE, 4, _PARTS)
     kernels = kernel_power_rows(corpus)
     progress(SUITE, 5, _PARTS)
@@ -66,7 +68,8 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     progress(SUITE, 6, _PARTS)
     nodes = node_rows(node_points(corpus, Predictor.load(bundle.path)))
     progress(SUITE, _PARTS, _PARTS)
-    return [*kernels, *found, *job_rows(cells), *served, *nodes, *_limit_guess(samples)]
+    scored = [*kernels, *found, *job_rows(cells), *served, *nodes]
+    return [*scored, *known_rows(cells, runs), *interval_rows(scored), *_limit_guess(samples)]
 
 
 _PARTS = 7

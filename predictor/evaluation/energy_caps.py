@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.evaluation.energy_jobs import SUITE, is_zeus, workload
-from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows
+from predictor.evaluation.rows import EvaluationRow, absolute_errors, coverage_row, error_rows
+from predictor.models.calibration import conformal_quantile
 from predictor.models.power import PowerModel, Reading, headroom
 from predictor.models.power_rows import PowerSample
 from predictor.models.power_training import train_power
@@ -109,6 +111,9 @@ def cap_rows(cells: Sequence[CapCell]) -> list[EvaluationRow]:
                 group=f"{name}: {quantity}",
                 goal_mean=goal if scored else None,
             )
+            if scored:
+                inside = _inside(own, np.abs(np.log(np.array(measured) / np.array(ours))))
+                rows += coverage_row(inside, id="E5", suite=SUITE, hold=hold, group=f"{name}: {quantity}")
         hits = optimum_hits(own)
         rows.append(
             EvaluationRow(
@@ -123,6 +128,17 @@ def cap_rows(cells: Sequence[CapCell]) -> list[EvaluationRow]:
             )
         )
     return rows
+
+
+def _inside(cells: Sequence[CapCell], left: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether log errors lie in intervals calibrated on the other networks."""
+    networks = np.array([cell.job.split(" ", 2)[:2][-1] for cell in cells])
+    inside = np.zeros(len(cells), dtype=np.bool_)
+    for network in np.unique(networks):
+        others = left[networks != network]
+        own = networks == network
+        inside[own] = left[own] <= (conformal_quantile(others) if others.size else np.inf)
+    return inside
 
 
 def optimum_hits(cells: Sequence[CapCell]) -> list[bool]:

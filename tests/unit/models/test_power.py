@@ -155,3 +155,14 @@ def test_mobilenet_has_the_published_multiply_adds() -> None:
 def test_unknown_workloads_are_named() -> None:
     with pytest.raises(InvalidData, match="alexnet"):
         job_graph("alexnet", "imagenet", 8)
+
+
+def test_captured_jobs_wait_less_for_launches(model: PowerModel) -> None:
+    device = find_device("a100-sxm-80gb")
+    eager = profile(launches=20_000)
+    captured = replace(eager, launch_s=2e-6)
+    known = replace(eager, launch_s=0.0)
+    watts = [model.predict(job, device).value for job in (eager, captured, known)]
+    assert watts == sorted(watts)
+    assert watts[0] < watts[-1]
+    assert not model.out_of_range(known, device) or model.out_of_range(eager, device)

@@ -162,3 +162,18 @@ def test_a_shape_can_be_written_by_hand() -> None:
     tiny = LlmShape(2, 64, 100, 2, 16384, 4, 16, 128, dense_parameters=50_000)
     assert tiny.active_parameters == 2 * 16384 + 50_000 + 6400
     assert replace(tiny, experts=0).touched_experts(10) == 0.0
+
+
+def test_few_tokens_leave_ranks_of_experts_waiting() -> None:
+    scout = "meta-llama/Llama-4-Scout-17B-16E-Instruct"
+    spread = {"devices": 8, "expert_parallel": 8}
+    few, many = (step_work(job(batch, scout, **spread), H100) for batch in (2, 512))
+    assert 1.0 <= many.balance < few.balance <= 8.0
+    assert step_work(job(8), H100).balance == 1.0
+
+
+def test_prompts_hold_up_replicas_that_share_experts() -> None:
+    name = "Qwen/Qwen3-30B-A3B-Instruct-2507"
+    together = step_work(job(64, name, devices=4, replicas=4, expert_parallel=4), H100)
+    apart = step_work(job(64, name, devices=4, replicas=4), H100)
+    assert together.prompts_s == pytest.approx(4 * apart.prompts_s)
