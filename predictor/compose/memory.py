@@ -114,9 +114,22 @@ def compose_memory(
             memory, [memory.pieces] if ends is None else ends, plan, training=training, buffers=buffers
         )
     )
+    return stage_memory_cost(program, device, plan, model, stage, training=training)
+
+
+def stage_memory_cost(
+    program: Program,
+    device: DeviceSpec,
+    plan: Plan,
+    model: MemoryModel,
+    stage: StageMemory,
+    *,
+    training: bool,
+) -> MemoryCost:
+    """Memory of a device that runs `stage` of a plan; arguments as those of `compose_memory`."""
     job = stage_job(stage, plan, device, half=_is_half(program)) if training else None
     estimate = model.predict_stage(program, device, stage.lines, communicators(plan), job)
-    return _cost(estimate, capacity, stage)
+    return _cost(estimate, usable_bytes(device), stage)
 
 
 def stage_job(stage: StageMemory, plan: Plan, device: DeviceSpec, *, half: bool) -> AllocatedJob:
