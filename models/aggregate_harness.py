@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.tiles import FloatArray
+from predictor.models.corpus.pytorch_gpu_benchmark import SOURCE as TORCHVISION
+from predictor.models.corpus.pytorch_gpu_benchmark import harness_of as torchvision_harness
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.types import Mode, Precision, Runtime
 
 REFERENCES = frozenset({"timm_benchmarks", "neusight-cells", "neusight", "aiconfigurator-ops", "profiles"})
 """Sources that time nothing but the device's work, by its own clock: no harness effect on kernels."""
-_COPIED = frozenset({"pytorch_gpu_benchmark"})
+_COPIED = frozenset({TORCHVISION})
 """Sources in whose iterations the device waits for the copy of its input."""
 _WIDE = frozenset({Precision.FP32, Precision.TF32, Precision.FP64})
 
@@ -33,8 +35,7 @@ SLOTS: Mapping[str, tuple[str, float]] = {
     "job mode": (WORK, 3.0),
     MACHINE: (WORK, 3.0),
     "launch": (HOST, 5.0),
-    "source launch": (HOST, 0.5),
-    "series launch": (HOST, 1.0),
+    "source launch": (HOST, 0.1),
     "machine launch": (HOST, 2.0),
     "copy": (FIXED, 0.02),
 }
@@ -65,6 +66,13 @@ def harness_keys(rows: Sequence[WholeModelRow], source: Sequence[str]) -> Mappin
     return found
 
 
+def harness_of(row: WholeModelRow, source: str) -> str:
+    """Whose way of timing a row is of, empty where nothing is timed but the device."""
+    if source in REFERENCES:
+        return ""
+    return f"{source} {torchvision_harness(row)}" if source == TORCHVISION else source
+
+
 def launch_name(runtime: Runtime, mode: Mode) -> str:
     """Name of the usual host time per launch."""
     return f"{'eager' if runtime is Runtime.EAGER else 'compiled'}|{mode}"
@@ -73,19 +81,18 @@ def launch_name(runtime: Runtime, mode: Mode) -> str:
 def _names(row: WholeModelRow, source: str) -> tuple[str, ...]:
     """Of one iteration, in the order of SLOTS."""
     narrow = "wide" if row.precision in _WIDE else "narrow"
-    job = "" if source in REFERENCES else f"{source}|{row.model}"
-    launched = f"{source}|{row.mode}" if source not in REFERENCES else ""
-    series = f"{launched}|{row.framework_version:.2f}" if launched else ""
+    harness = harness_of(row, source)
+    job = f"{harness}|{row.model}" if harness else ""
+    launched = f"{harness}|{row.mode}" if harness else ""
     return (
-        source if job else "",
+        harness,
         job,
         f"{job}|{row.mode}|{narrow}" if job else "",
-        f"{source}|{row.device}" if job else "",
+        f"{harness}|{row.device}" if harness else "",
         launch_name(row.runtime, row.mode),
         launched,
-        series,
-        f"{series}|{row.device}" if series else "",
-        f"{source}|{narrow}" if source in _COPIED else "",
+        f"{launched}|{row.device}" if launched else "",
+        f"{harness}|{narrow}" if source in _COPIED else "",
     )
 
 

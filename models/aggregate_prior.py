@@ -128,14 +128,20 @@ def is_consumer_board(device: DeviceSpec) -> bool:
     return _CONSUMER.match(device.id) is not None
 
 
-def _ratios(apart: FloatArray) -> FloatArray:
-    """(d, 4) what separates devices, from differences of `specification` (d, 5).
+def _ratios(apart: FloatArray, clock: FloatArray) -> FloatArray:
+    """(d, 4) what separates devices, from differences of `specification` (d, 5) and of log clocks (d,).
 
-    Not how large they are but how they are made: tensor and vector rate of a core, arithmetic beside memory,
-    and, little, cache beside cores.
+    Not how large they are but how they are made: tensor and vector rate of a core and cycle, arithmetic
+    beside memory, and, little, cache beside cores.
     """
     vector, tensor, memory, cores, cache = (apart * np.array(_LENGTHS)).T
-    return np.stack([tensor - cores, vector - cores, vector - memory, cache - cores], axis=1) / _RATIO_LENGTHS
+    return (
+        np.stack(
+            [tensor - cores - clock, vector - cores - clock, vector - memory, cache - cores],
+            axis=1,
+        )
+        / _RATIO_LENGTHS
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,7 @@ class DeviceKernel:
     vendors: tuple[str, ...]
     architectures: tuple[str, ...]
     consumer: tuple[bool, ...] | None = None
+    log_clocks: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, devices: Sequence[DeviceSpec]) -> DeviceKernel:
@@ -155,6 +162,7 @@ class DeviceKernel:
             tuple(device.vendor for device in devices),
             tuple(device.architecture for device in devices),
             tuple(is_consumer_board(device) for device in devices),
+            tuple(float(np.log(device.clock_hz)) for device in devices),
         )
 
     def likeness(self, device: DeviceSpec) -> FloatArray:
@@ -165,7 +173,7 @@ class DeviceKernel:
         if self.consumer is None:
             factor = np.where(kin, _SAME_ARCHITECTURE, _OTHER_ARCHITECTURE)
         else:
-            apart = _ratios(apart)
+            apart = _ratios(apart, np.array(self.log_clocks) - np.log(device.clock_hz))
             alike = np.array(self.consumer) == is_consumer_board(device)
             factor = np.where(kin, 1.0, _KINSHIP) * np.where(alike, 1.0, _OTHER_BOARDS)
         return np.asarray(vendor * factor * np.exp(-0.5 * np.square(apart).sum(axis=1)), dtype=np.float64)
@@ -189,6 +197,7 @@ class DeviceKernel:
             "vendors": list(self.vendors),
             "architectures": list(self.architectures),
             "consumer": self.consumer,
+            "log_clocks": list(self.log_clocks),
         }
 
     @classmethod
@@ -199,6 +208,7 @@ class DeviceKernel:
             tuple(data["vendors"]),
             tuple(data["architectures"]),
             None if data.get("consumer") is None else tuple(map(bool, data["consumer"])),
+            tuple(map(float, data.get("log_clocks", ()))),
         )
 
 

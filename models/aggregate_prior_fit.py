@@ -275,11 +275,10 @@ class _Design:
         names = self._rows.harness[MACHINE].names
         place = {device.id: i for i, device in enumerate(self._rows.devices)}
         start, pull = self._slots[MACHINE].start, SLOTS[MACHINE][1]
-        for source in self._rows.sources:
-            members = [i for i, name in enumerate(names) if name.split("|")[0] == source]
-            if members:
-                devices = [place[names[i].split("|")[1]] for i in members]
-                likeness = self._likeness[np.ix_(devices, devices)] + _NUGGET * np.eye(len(devices))
-                columns = start + np.array(members)
-                penalty[np.ix_(columns, columns)] = pull * np.linalg.inv(likeness)
+        for harness in sorted({name.split("|")[0] for name in names} - {""}):
+            members = [i for i, name in enumerate(names) if name.split("|")[0] == harness]
+            devices = [place[names[i].split("|")[1]] for i in members]
+            likeness = self._likeness[np.ix_(devices, devices)] + _NUGGET * np.eye(len(devices))
+            columns = start + np.array(members)
+            penalty[np.ix_(columns, columns)] = pull * np.linalg.inv(likeness)
         return penalty

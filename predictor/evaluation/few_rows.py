@@ -15,10 +15,11 @@ import numpy as np
 from predictor.evaluation.rows import EvaluationRow, absolute_errors
 from predictor.hardware.catalog import find_device
 from predictor.models.aggregate_features import FEATURES
+from predictor.models.aggregate_harness import harness_keys
 from predictor.models.aggregate_prior import DEVICE_KIND, DEVICE_KINDS, groups
 from predictor.models.aggregate_rows import AggregateTable
 from predictor.models.aggregate_total import REST_FACTOR
-from predictor.models.aggregate_training import Fitted, total_of
+from predictor.models.aggregate_training import Fitted, timed_total, total_of
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.models.device_calibration import (
     CLASSES,
@@ -46,8 +47,11 @@ class KnownCell:
     sample: Sample
 
 
-def job_samples(fitted: Fitted, table: AggregateTable) -> list[Sample]:
-    """(r,) each iteration's predicted kernel seconds by class, its host seconds and its measured seconds."""
+def job_samples(fitted: Fitted, table: AggregateTable, *, harness: bool = False) -> list[Sample]:
+    """(r,) each iteration's predicted kernel seconds by class, its host seconds and its measured seconds.
+
+    `harness` adds what each source's way of timing does, copies to the memory-bound kernels.
+    """
     total = total_of(table, find_device, fitted.prior.harness)
     phase = table.features[:, _PHASE]
     kind = DEVICE_KIND[groups(table.class_code, phase)]
@@ -59,10 +63,17 @@ def job_samples(fitted: Fitted, table: AggregateTable) -> list[Sample]:
     )
     kernel_s = np.asarray(summed, dtype=np.float64).reshape(len(table), len(CLASSES))
     kernel_s[:, _REST_CLASS] += REST_FACTOR * table.rest_s
+    launch_s = total.host_s
+    if harness:
+        added, keys = fitted.prior.harness, harness_keys(table.rows, table.source)
+        kernel_s *= np.exp(added.work_log(keys))[:, None]
+        timed = timed_total(table, find_device, added)
+        kernel_s[:, _REST_CLASS] += timed.fixed_s
+        launch_s = timed.host_s
     measured_s = np.exp(table.log_time)
     return [
         Sample(kernels, float(host_s), float(seconds))
-        for kernels, host_s, seconds in zip(kernel_s, total.host_s, measured_s, strict=True)
+        for kernels, host_s, seconds in zip(kernel_s, launch_s, measured_s, strict=True)
     ]
 
 

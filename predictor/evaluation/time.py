@@ -86,7 +86,7 @@ def time_suite(
     rows += torchvision_rows(chips.as_timed[TORCHVISION], "device", GOAL)
     for source, identity, rows_of in ((LAMBDA, "T7", lambda_rows), (TORCHVISION, "T8", torchvision_rows)):
         rows += rows_of(chips.plain[source], "device, harness unknown", None)
-        rows += known_rows(known_cells(chips.plain[source]), identity, SUITE, machine_of)
+        rows += known_rows(known_cells(chips.as_timed[source]), identity, SUITE, machine_of)
     rows += _chip_rows(chips, root)
     op_time = OpTimeModel.from_bundle(bundle)
     tables = step_tables(corpus, op_time, find_device, seed=SEED, progress=progress)

@@ -96,7 +96,8 @@ def chips_left_out(corpus: Path, progress: Progress = silent) -> ChipsHeld:
                 continue
             found["timed"].append(held)
             plain[source] += sampled_cells(own, samples)
-            as_timed[source] += [_told(cell, held) for cell in sampled_cells(own, samples)]
+            timed = sampled_cells(own, job_samples(fitted, own, harness=True))
+            as_timed[source] += [_told(cell, held) for cell in timed]
         if chip == ADA:
             ada, anchor = (_cards(fitted, cards, name) for name in (ADA, ANCHOR))
     progress("chips left out", len(holds), len(holds))
