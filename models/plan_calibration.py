@@ -11,14 +11,20 @@ that users have, that prior decides. `spread_out` picks the plans most worth mea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import InvalidData
 from predictor.features.tiles import FloatArray
+from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.models.bundle import Bundle
+from predictor.models.device_calibration import NORMAL_90
+from predictor.models.device_identity import device_numbers, is_known
+from predictor.models.network_calibration import link_numbers
 from predictor.models.step_correction import StepFacts
 
 _LAUNCH_S = 1e-5
@@ -32,6 +38,7 @@ _NOISE = float(np.log(0.025))
 _AMPLITUDE_SPREAD = 0.5
 _STEPS = 25
 LEAST_ROWS = 3
+MODEL_NAME = "plan_calibration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,70 @@ class PlanCalibration:
     def log_factors(self, points: Sequence[PlanPoint]) -> FloatArray:
         """(n,) log(expected / composed)."""
         return np.asarray(_covariance(_Points.of(points), self.points, self.chosen) @ self.weights)
+
+    def log_spreads(self, points: Sequence[PlanPoint]) -> FloatArray:
+        """(n,) log half-widths of the 90 % interval: what the measured rows leave open, and their scatter."""
+        asked = _Points.of(points)
+        across = _covariance(asked, self.points, self.chosen)
+        known = _with_noise(_covariance(self.points, self.points, self.chosen), self.chosen)
+        told = (across * np.linalg.solve(known, across.T).T).sum(axis=1)
+        left = np.diag(_covariance(asked, asked, self.chosen)) - told
+        return np.asarray(NORMAL_90 * np.sqrt(np.maximum(left, 0.0) + np.exp(2 * self.chosen[-1])))
+
+    def left_out(self, log_ratio: Sequence[float]) -> FloatArray:
+        """(n,) log(expected / composed) of each measured row from the others alone, at the same scales.
+
+        Args:
+            log_ratio: (n,) log(measured / composed) of the rows that it was fitted to.
+        """
+        known = _with_noise(_covariance(self.points, self.points, self.chosen), self.chosen)
+        return np.asarray(log_ratio - self.weights / np.diag(np.linalg.inv(known)))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlans:
+    """The calibration of a kind of device on a cluster's links, by their numbers: names change nothing."""
+
+    device: tuple[float, ...]
+    links: tuple[float, ...]
+    calibration: PlanCalibration
+
+    @classmethod
+    def of(cls, device: DeviceSpec, cluster: ClusterSpec, calibration: PlanCalibration) -> ClusterPlans:
+        """That of `device` in `cluster`, whose links are as calibrated."""
+        return cls(tuple(device_numbers(device)), link_numbers(cluster), calibration)
+
+    def is_of(self, device: DeviceSpec, cluster: ClusterSpec) -> bool:
+        """Whether it is about such devices and links."""
+        same = np.allclose(self.links, link_numbers(cluster), rtol=1e-6, atol=0.0)
+        return bool(same) and is_known(device, np.array([self.device]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a bundle."""
+        found = self.calibration
+        return {
+            "device": list(self.device),
+            "links": list(self.links),
+            "stage": found.points.stage.tolist(),
+            "head": found.points.head.tolist(),
+            "share": found.points.share.tolist(),
+            "chosen": found.chosen.tolist(),
+            "weights": found.weights.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ClusterPlans:
+        """Inverse of `to_json`."""
+        points = _Points(*(np.array(data[name], dtype=np.float64) for name in ("stage", "head", "share")))
+        calibration = PlanCalibration(points, np.array(data["chosen"]), np.array(data["weights"]))
+        return cls(tuple(map(float, data["device"])), tuple(map(float, data["links"])), calibration)
+
+
+def stored_plans(bundle: Bundle) -> list[ClusterPlans]:
+    """Those of a bundle, none where it holds none."""
+    if MODEL_NAME not in bundle.models:
+        return []
+    return [ClusterPlans.from_json(item) for item in bundle.params(MODEL_NAME)["clusters"]]
 
 
 def fit_plan_calibration(points: Sequence[PlanPoint], log_ratio: Sequence[float]) -> PlanCalibration:

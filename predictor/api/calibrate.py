@@ -37,6 +37,8 @@ from predictor.models.network_calibration import (
     link_numbers,
     stored_networks,
 )
+from predictor.models.plan_calibration import MODEL_NAME as PLANS_MODEL
+from predictor.models.plan_calibration import ClusterPlans, fit_plan_calibration
 from predictor.models.profiling.rows import TimedJob, job_graph
 from predictor.parallel.plan import Plan
 from predictor.parallel.plan_text import parse_plan
@@ -44,6 +46,8 @@ from predictor.request import PredictionRequest
 
 FloatArray = NDArray[np.float64]
 
+LEAST_PLANS = 6
+"""Measured plans from which on more is fitted than the device and its links."""
 PRIOR_PATH = Path(__file__).parents[1] / "models" / "data" / "calibration_prior.json"
 """Widths learned on held-out devices; written by benchmarks/calibration_prior.py."""
 
@@ -62,13 +66,15 @@ class CalibratedJob:
 class CalibrationResult:
     """What `calibrate` found; id and folder of the overlay where one was written.
 
-    `network` is None without jobs of several devices.
+    `network` is None without jobs of several devices, `plans` with fewer than LEAST_PLANS jobs that split the
+    model or its batch.
     """
 
     device: str
     calibration: DeviceCalibration
     jobs: tuple[CalibratedJob, ...]
     network: NetworkCalibration | None = None
+    plans: ClusterPlans | None = None
     bundle: str = ""
     path: Path | None = None
 
@@ -126,13 +132,19 @@ def calibrate(
         report += more
     elif not samples:
         raise InvalidData("calibration: no measured jobs; give at least one row with a time")
-    result = CalibrationResult(spec.id, found, report, network)
+    plans = None
+    if shared and network is not None:
+        tuned = predictor.with_calibrations([*others, found], [*networks, network])
+        plans, report = _with_plans(tuned, asked, spec, where, report)
+    result = CalibrationResult(spec.id, found, report, network, plans)
     if out is None:
         return result
     models = {DEVICE_MODEL: TrainedModel(params={"devices": [item.to_json() for item in [*others, found]]})}
     kept = networks if network is None else [*networks, network]
     if kept:
         models[NETWORK_MODEL] = TrainedModel(params={"clusters": [item.to_json() for item in kept]})
+    if plans is not None:
+        models[PLANS_MODEL] = TrainedModel(params={"clusters": [plans.to_json()]})
     return replace(result, bundle=write_overlay(out, base, models), path=out)
 
 
@@ -216,6 +228,36 @@ def _with_network(
         after_s, left_out_s = (float(np.exp(logs[i])) for logs in (found.log_time, found.left_out))
         report.append(CalibratedJob(job, before_s[i], after_s, left_out_s if has_others else None))
     return calibration, found.network(cluster), tuple(report)
+
+
+def _with_plans(
+    predictor: Predictor,
+    jobs: Sequence[tuple[TimedJob, PredictionRequest]],
+    device: DeviceSpec,
+    cluster: ClusterSpec,
+    report: tuple[CalibratedJob, ...],
+) -> tuple[ClusterPlans | None, tuple[CalibratedJob, ...]]:
+    """What is left of jobs that split the model, as a function of their plans; the report with it."""
+    split = [(job, request) for job, request in jobs if not is_plain(request.plan)]
+    if len(split) < LEAST_PLANS:
+        return None, report
+    resolved = [predictor._resolve(request, needs_graph=True) for _, request in split]
+    composed = [predictor._pricing.composed(each) for each in resolved]
+    bare_s = np.array([time.iteration.value for time, _ in composed])
+    points = [point for _, point in composed]
+    ratio = np.log(np.array([job.time_s for job, _ in split]) / bare_s)
+    fitted = fit_plan_calibration(points, ratio.tolist())
+    after_s, left_out_s = (
+        bare_s * np.exp(logs) for logs in (fitted.log_factors(points), fitted.left_out(ratio.tolist()))
+    )
+    place = {id(job): index for index, (job, _) in enumerate(split)}
+    found = tuple(
+        replace(item, after_s=float(after_s[index]), left_out_s=float(left_out_s[index]))
+        if (index := place.get(id(item.job))) is not None
+        else item
+        for item in report
+    )
+    return ClusterPlans.of(device, predictor.measured_cluster(cluster), fitted), found
 
 
 def _time_s(predictor: Predictor, job: TimedJob, request: PredictionRequest) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,8 +26,9 @@ from predictor.compose.time import ProgramCosts, TimeCost
 from predictor.compose.timeline import Timeline, timeline
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory import ForwardWork, MemoryModel
+from predictor.models.plan_calibration import ClusterPlans, PlanPoint, plan_point
 from predictor.models.power import PowerModel
-from predictor.models.step_correction import StepCorrection
+from predictor.models.step_correction import StepCorrection, StepFacts
 from predictor.parallel.memory_stages import RankMemory
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
@@ -52,6 +54,7 @@ class Pricing:
     memory: MemoryModel
     power: PowerModel
     correction: StepCorrection | None = None
+    plans: Sequence[ClusterPlans] = ()
 
     def microbatch(self, resolved: Resolved) -> MicrobatchCosts:
         """Costs of one microbatch of a rank."""
@@ -126,24 +129,54 @@ class Pricing:
             1
         ].stages.ends
 
+    def facts(self, resolved: Resolved, time: TimeCost) -> StepFacts:
+        """What corrections know of an iteration that was composed to `time`."""
+        program, plan = resolved.rank.program, resolved.request.plan
+        copies = np.ones(len(program.ops))
+        return step_facts(program, resolved.costs, copies, time, plan, resolved.device, resolved.cluster)
+
+    def composed(self, resolved: Resolved) -> tuple[TimeCost, PlanPoint]:
+        """The composed time before any correction, and where the calibration of plans sees it."""
+        training = resolved.request.mode is Mode.TRAIN
+        time, _ = compose_plan(
+            self.microbatch(resolved), resolved.request.plan, resolved.cluster, training=training
+        )
+        return time, self._point(resolved, time)
+
+    def _point(self, resolved: Resolved, time: TimeCost) -> PlanPoint:
+        pieces = resolved.rank.pieces
+        layers = max(Counter(pieces.repeats).values()) if pieces is not None else 1
+        return plan_point(self.facts(resolved, time), resolved.rank.program.batch, layers)
+
     def _corrected(self, resolved: Resolved, time: TimeCost) -> TimeCost:
-        """`time` times what published runs teach, all parts alike; training on several devices only."""
+        """`time` times what the cluster's own runs or published ones teach, all parts alike."""
+        cluster = resolved.cluster
+        for stored in self.plans:
+            if cluster is not None and stored.is_of(resolved.device, cluster):
+                points = [self._point(resolved, time)]
+                factor = float(np.exp(stored.calibration.log_factors(points)[0]))
+                return _scaled(time, factor, float(stored.calibration.log_spreads(points)[0]))
+        return self._by_published(resolved, time)
+
+    def _by_published(self, resolved: Resolved, time: TimeCost) -> TimeCost:
+        """Training on several devices only."""
         plan = resolved.request.plan
         if self.correction is None or plan.device_count == 1 or resolved.request.mode is not Mode.TRAIN:
             return time
-        program, costs = resolved.rank.program, resolved.costs
-        copies = np.ones(len(program.ops))
-        facts = step_facts(program, costs, copies, time, plan, resolved.device, resolved.cluster)
-        found = self.correction.corrected(facts)
-        return replace(
-            time,
-            iteration=log_interval(time.iteration.value * found.factor, found.log_spread),
-            breakdown_s={name: part * found.factor for name, part in time.breakdown_s.items()},
-            device_busy_s=time.device_busy_s * found.factor,
-        )
+        found = self.correction.corrected(self.facts(resolved, time))
+        return _scaled(time, found.factor, found.log_spread)
 
     def timeline(self, resolved: Resolved) -> Timeline:
         """The events of one iteration of the request's plan."""
         request = resolved.request
         columns = self.microbatch(resolved).columns
         return timeline(columns, request.plan, resolved.cluster, training=request.mode is Mode.TRAIN)
+
+
+def _scaled(time: TimeCost, factor: float, log_spread: float) -> TimeCost:
+    return replace(
+        time,
+        iteration=log_interval(time.iteration.value * factor, log_spread),
+        breakdown_s={name: part * factor for name, part in time.breakdown_s.items()},
+        device_busy_s=time.device_busy_s * factor,
+    )

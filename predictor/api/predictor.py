@@ -36,6 +36,7 @@ from predictor.models.exchange_curves import ExchangeModel
 from predictor.models.memory import ForwardWork, MemoryModel
 from predictor.models.network_calibration import NetworkCalibration, stored_networks
 from predictor.models.op_time import OpTimeModel
+from predictor.models.plan_calibration import stored_plans
 from predictor.models.power import PowerModel
 from predictor.models.power_profile import JobProfile
 from predictor.models.step_correction import StepCorrection
@@ -90,7 +91,9 @@ class Predictor(SplitTables):
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
         self._exchanges = ExchangeModel.from_bundle(bundle)
-        self._pricing = Pricing(self._memory, self._power, StepCorrection.from_bundle(bundle))
+        # Plans were calibrated on top of the bundle's own calibrations.
+        plans = stored_plans(bundle) if networks is None else ()
+        self._pricing = Pricing(self._memory, self._power, StepCorrection.from_bundle(bundle), plans)
         self._sources = GraphSources()
         # By size, so that large models cannot fill the memory: with the graphs about 150 MB when full.
         self._programs: Memo[Hashable, Program] = Memo(100_000, lambda program: len(program.ops))
