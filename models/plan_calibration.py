@@ -200,7 +200,7 @@ def fit_plan_calibration(points: Sequence[PlanPoint], log_ratio: Sequence[float]
 
     chosen = np.asarray(minimize(loss, start, method="L-BFGS-B", options={"maxiter": _STEPS}).x)
     matrix = _with_noise(_covariance(known, known, chosen), chosen)
-    return PlanCalibration(known, chosen, np.linalg.solve(matrix, target))
+    return PlanCalibration(known, chosen, np.asarray(np.linalg.solve(matrix, target), dtype=np.float64))
 
 
 def _with_noise(matrix: FloatArray, chosen: FloatArray) -> FloatArray:

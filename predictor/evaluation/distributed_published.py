@@ -130,15 +130,15 @@ def _calibrated(
             ones; else at random.
     """
     index = np.flatnonzero(mine)
-    seen = [points[row] for row in index]
+    seen = [points[row] for row in index.tolist()]
     rng = np.random.default_rng(draw)
     if spread:
         offered = rng.choice(len(index), min(OFFERED, len(index)), replace=False)
-        picked = spread_out(seen, CALIBRATION_ROWS, offered)
+        picked = spread_out(seen, CALIBRATION_ROWS, offered.tolist())
     else:
         picked = rng.choice(len(index), CALIBRATION_ROWS, replace=False)
     target = table.target[index]
-    fitted = fit_plan_calibration([seen[row] for row in picked], target[picked])
+    fitted = fit_plan_calibration([seen[row] for row in picked], target[picked].tolist())
     rest = np.setdiff1d(np.arange(len(index)), picked)
     return np.asarray(fitted.log_factors([seen[row] for row in rest]) - target[rest])
 

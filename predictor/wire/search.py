@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from predictor.errors import InvalidRequest
 from predictor.search.search import Found, FrontPoint, Goal, Objective, SearchResult
@@ -18,7 +19,8 @@ def goal_to_proto(goal: Goal) -> pb.Goal:
     """The message of a goal; what is as by default stays absent."""
     message = pb.Goal()
     if goal.objective is not Goal().objective:
-        message.objective = pb.Objective.Value(f"OBJECTIVE_{goal.objective.name}")
+        number: Any = pb.Objective.Value(f"OBJECTIVE_{goal.objective.name}")
+        message.objective = number
     for name in _NUMBERS:
         value = getattr(goal, name)
         if value is not None and value != getattr(Goal(), name):
