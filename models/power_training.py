@@ -146,7 +146,13 @@ def _spreads(samples: Sequence[PowerSample], start: PowerBase) -> dict[str, floa
     widest = 0.0
     for situation in SITUATIONS:
         if scores[situation]:
-            quantile = grouped_quantile(np.array(scores[situation]), np.array(groups[situation]), COVERAGE)
+            # Readings of one group err alike, so the next group counts as a whole and may lie beyond all that
+            # were seen. On a new device with known networks the readings themselves are the units: the
+            # folds are the few devices, and the level of three of them would be no quantile at all.
+            rows = situation == "new_device"
+            count = len(scores[situation]) if rows else len(set(groups[situation]))
+            level = min(1.0, COVERAGE * (1.0 + 1.0 / count))
+            quantile = grouped_quantile(np.array(scores[situation]), np.array(groups[situation]), level)
             widest = max(widest, quantile)
         # A situation that no fold showed is at least as uncertain as every one before it.
         found[situation] = quantile if scores[situation] else max(widest, log(2.0))
