@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import json
 import pickle
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import xgboost
 
 from predictor.errors import InvalidBundle, OutputNotWritable
-from predictor.models.bundle import MANIFEST_NAME, Bundle, TrainedModel, write_bundle
+from predictor.models.bundle import MANIFEST_NAME, Bundle, TrainedModel, _identity, write_bundle
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +118,28 @@ def _edit(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
 
 def test_a_damaged_booster_is_found_when_it_is_used(model: TrainedModel, tmp_path: Path) -> None:
     write_bundle(tmp_path / "b", {"m": model}, {})
-    (tmp_path / "b" / "m.main.ubj").write_bytes(b"x")
     bundle = Bundle.load(tmp_path / "b")
-    with pytest.raises(InvalidBundle, match="content hash is"):
-        bundle.booster("m", "main")
-    (tmp_path / "b" / "m.main.ubj").unlink()
+    for blob, text in ((b"x", "is no booster"), (zlib.compress(b"x"), "content hash is")):
+        (tmp_path / "b" / "m.main.ubj.z").write_bytes(blob)
+        with pytest.raises(InvalidBundle, match=text):
+            bundle.booster("m", "main")
+    (tmp_path / "b" / "m.main.ubj.z").unlink()
     with pytest.raises(InvalidBundle, match="cannot be read"):
         bundle.booster("m", "main")
+
+
+def test_bare_boosters_of_the_first_release_are_read(model: TrainedModel, tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b", {"m": model}, {})
+    (tmp_path / "b" / "m.main.ubj.z").unlink()
+    (tmp_path / "b" / "m.main.ubj").write_bytes(model.boosters["main"])
+
+    def bare(manifest: dict[str, Any]) -> None:
+        manifest["models"]["m"]["boosters"]["main"]["file"] = "m.main.ubj"
+        manifest["id"] = _identity(manifest)
+
+    _edit(tmp_path / "b", bare)
+    found = Bundle.load(tmp_path / "b").booster("m", "main")
+    assert bytes(found.save_raw("ubj")) == model.boosters["main"]
 
 
 def test_absent_names_are_named(model: TrainedModel, tmp_path: Path) -> None:
