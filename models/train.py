@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from predictor.models.corpus.finetune_memory import TABLE as FINETUNE_TABLE
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.megatron_memory import TABLE as GOLDEN_TABLE
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
+from predictor.models.corpus.meters import METERS
 from predictor.models.corpus.vidur_frontier import DEVICES as LAYER_DEVICES
 from predictor.models.corpus.whole_model import READERS
 from predictor.models.exchange_curves import MODEL_NAME as EXCHANGES
@@ -174,8 +176,14 @@ def _sources(corpus: Path) -> dict[str, Json]:
                 "licence": source.licence,
                 "files": {file.path: file.sha256 for file in source.files},
             }
-        table[entry.source] = facts
+        table[entry.source] = facts | source_meter(entry.source)
     return table
+
+
+def source_meter(source: str) -> dict[str, Json]:
+    """Who read the watts of a source; empty where it holds none."""
+    meter = METERS.get(source)
+    return {} if meter is None else {"meter": asdict(meter)}
 
 
 def _libraries() -> dict[str, Json]:
