@@ -186,8 +186,17 @@ class LearnedCurve:
 class ExchangeModel:
     """Learned times of collectives (ExchangeTimes). Safe to share between threads."""
 
-    def __init__(self, curves: Curves, scales: Scales, booster: Any, spreads: ExchangeSpreads) -> None:
-        """`booster`: trees on `tree_columns`, or None."""
+    def __init__(
+        self,
+        curves: Curves,
+        scales: Scales,
+        booster: Any,
+        spreads: ExchangeSpreads,
+        *,
+        own_kernels: bool = False,
+    ) -> None:
+        """`booster`: trees on `tree_columns`, or None. `own_kernels`: as `with_own_kernels`."""
+        self.own_kernels = own_kernels
         self.curves, self.scales, self.booster, self.spreads = curves, scales, booster, spreads
         self._laid: dict[Hashable, FloatArray | None] = {}
         self._learned: dict[ExchangeFacts, LearnedCurve | None] = {}
@@ -217,6 +226,10 @@ class ExchangeModel:
         points = tuple((np.array(item["log_size"]), np.array(item["log_ratio"])) for item in params["curves"])
         curves = Curves(facts, numbers_of(facts), points)
         return cls(curves, Scales(**params["scales"]), booster, ExchangeSpreads(**params["spreads"]))
+
+    def with_own_kernels(self) -> ExchangeModel:
+        """The same for inference stacks that reduce in a node by kernels of their own, not the library's."""
+        return ExchangeModel(self.curves, self.scales, self.booster, self.spreads, own_kernels=True)
 
     def times_s(
         self, kind: str, size_bytes: FloatArray, place: Hashable, cluster: ClusterSpec
@@ -261,7 +274,7 @@ class ExchangeModel:
         curve = self.learned(kind, place, cluster)
         if curve is None:
             return None
-        floor = floor_s(kind, np.exp2(_GRID), place, cluster, "nccl")
+        floor = floor_s(kind, np.exp2(_GRID), place, cluster, self._library(kind, place))
         return np.asarray(np.maximum.accumulate(np.log(floor) + curve.log_ratio))
 
     def _curve(self, facts: ExchangeFacts) -> LearnedCurve | None:
@@ -287,6 +300,9 @@ class ExchangeModel:
         curve = self.learned(kind, place, cluster) if isinstance(place, GroupShape) else None
         return None if curve is None else ExchangeOrigin(curve.systems, curve.log_spread)
 
+    def _library(self, kind: str, place: GroupShape) -> str:
+        return "custom" if self.own_kernels and kind == "all_reduce" and place.nodes == 1 else "nccl"
+
     def _facts_of(self, kind: str, place: GroupShape, cluster: ClusterSpec) -> ExchangeFacts | None:
         near = cluster.island if place.in_island and cluster.island is not None else cluster.intra_node
         far = cluster.inter_node.kind if place.nodes > 1 else ""
@@ -298,10 +314,11 @@ class ExchangeModel:
         if rate is None:
             return None
         system = SYSTEMS.get(cluster.id, "") if place.nodes > 1 else ""
-        reduces = near.in_switch and kind == "all_reduce"
+        library = self._library(kind, place)
+        reduces = near.in_switch and kind == "all_reduce" and library == "nccl"
         return ExchangeFacts(
             kind,
-            "nccl",
+            library,
             "loop",
             near.kind,
             far,

@@ -7,7 +7,7 @@ that differ in element type alone are one curve where the switch has no part in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,6 +154,9 @@ def floor_s(
     """(n,) start of the library plus the formulas' floor."""
     own = library == "custom"
     start_s = _OWN_START_S if own else START_S
+    if own:
+        # Such kernels do not let the switch sum.
+        cluster = replace(cluster, intra_node=replace(cluster.intra_node, in_switch=False))
     return np.asarray(start_s + collective_floor_s(kind, sizes, place, cluster, own_kernels=own))
 
 

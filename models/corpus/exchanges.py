@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from predictor.hardware.catalog import find_device
@@ -57,8 +57,7 @@ class Exchange:
 
     def links(self) -> tuple[LinkSpec, LinkSpec]:
         """Links in a node and between nodes; within one node the second is the first and never used."""
-        intra, inter = (_link(*facts) for facts in (self.intra, self.inter or self.intra))
-        return intra, inter
+        return replace(_link(*self.intra), in_switch=self.in_switch), _link(*(self.inter or self.intra))
 
 
 def _link(kind: str, bytes_per_s: float) -> LinkSpec:

@@ -257,7 +257,7 @@ def _with_plans(
         else item
         for item in report
     )
-    return ClusterPlans.of(device, predictor.measured_cluster(cluster), fitted), found
+    return ClusterPlans.of(device, predictor.links.measured(cluster), fitted), found
 
 
 def _time_s(predictor: Predictor, job: TimedJob, request: PredictionRequest) -> float:

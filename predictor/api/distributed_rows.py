@@ -101,7 +101,7 @@ class Composer:
     def facts(self, row: DistributedRow) -> StepFacts:
         """Facts of one row. Raises InvalidPlan: its graph cannot be split so."""
         plan, samples = row.plan, row.batch // row.plan.dp // row.plan.microbatches
-        cluster = None if row.cluster is None else self._predictor.measured_cluster(row.cluster)
+        cluster = None if row.cluster is None else self._predictor.links.measured(row.cluster)
         few = self._few(row.recipe, samples)
         request = PredictionRequest(
             few.thin.graph,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.api.answer import assemble
 from predictor.api.explain import explain_program
+from predictor.api.links import Links
 from predictor.api.plan_answer import Pricing, Resolved
 from predictor.api.plan_tables import SplitTables
 from predictor.api.requested import assumed_cluster, local_batch, requested_cluster, requested_device
@@ -32,9 +33,8 @@ from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.aggregate_features import LATEST_VERSION, JobContext
 from predictor.models.bundle import Bundle
 from predictor.models.device_calibration import DeviceCalibration, stored_calibrations
-from predictor.models.exchange_curves import ExchangeModel
 from predictor.models.memory import ForwardWork, MemoryModel
-from predictor.models.network_calibration import NetworkCalibration, stored_networks
+from predictor.models.network_calibration import NetworkCalibration
 from predictor.models.op_time import OpTimeModel
 from predictor.models.plan_calibration import stored_plans
 from predictor.models.power import PowerModel
@@ -85,12 +85,11 @@ class Predictor(SplitTables):
         """Of a loaded bundle; `calibrations` and `networks` take the place of those that it holds."""
         self._bundle = bundle
         self._calibrations = stored_calibrations(bundle) if calibrations is None else list(calibrations)
-        self._networks = stored_networks(bundle) if networks is None else list(networks)
+        self.links = Links(bundle, networks)
         self._op_time = OpTimeModel.from_bundle(bundle)
         self._step_time = StepTimeModel.from_bundle(bundle)
         self._memory = MemoryModel.from_bundle(bundle)
         self._power = PowerModel.from_bundle(bundle)
-        self._exchanges = ExchangeModel.from_bundle(bundle)
         # Plans were calibrated on top of the bundle's own calibrations.
         plans = stored_plans(bundle) if networks is None else ()
         self._pricing = Pricing(self._memory, self._power, StepCorrection.from_bundle(bundle), plans)
@@ -370,12 +369,7 @@ class Predictor(SplitTables):
 
     def _cluster(self, request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:
         cluster = requested_cluster(request, device)
-        return None if cluster is None else self.measured_cluster(cluster)
-
-    def measured_cluster(self, cluster: ClusterSpec) -> ClusterSpec:
-        """`cluster` with learned times of collectives, and with links as measured jobs found them."""
-        found = [network for network in self._networks if network.is_of(cluster)]
-        return replace(found[0].applied(cluster) if found else cluster, exchanges=self._exchanges)
+        return None if cluster is None else self.links.measured(cluster, request.runtime)
 
     def _priced(self, program: Program, device: DeviceSpec, request: PredictionRequest) -> ProgramCosts:
         costs = price_program(program, device, self._op_time, self._step_time, job_context(request))

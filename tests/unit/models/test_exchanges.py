@@ -89,6 +89,22 @@ def test_answers_take_the_learned_time_where_it_was_measured(model: ExchangeMode
     assert model.origin("all_reduce", place, cluster) == ExchangeOrigin(found.systems, found.log_spread)
 
 
+def test_sums_in_the_switch_are_priced_as_they_were_measured(model: ExchangeModel) -> None:
+    cluster = learned(model, "dgx-h100-80gb")
+    row = Exchange("", "h100-sxm-80gb", "all_reduce", 2**28, "nccl", "loop", 8, 8, True, ("nvlink", 450e9))
+    ring = replace(row, in_switch=False)
+    assert floor_of(row) < 0.7 * floor_of(ring)
+    found = collective_time_s("all_reduce", float(row.size_bytes), group_shape(8, cluster), cluster)
+    assert found == pytest.approx(floor_of(row) * factor(row), rel=0.03)
+
+
+def test_own_kernels_need_measurements_of_such(model: ExchangeModel) -> None:
+    cluster = find_cluster("dgx-a100-80gb")
+    own = model.with_own_kernels()
+    assert own.learned("all_reduce", group_shape(8, cluster), cluster) is None
+    assert own.learned("all_gather", group_shape(8, cluster), cluster) is not None
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "ranks"),
     [
