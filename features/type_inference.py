@@ -1,7 +1,8 @@
 """One walk over the nodes in order: what each value is (type) and, where small and constant, what it holds.
 
-A type comes from, in this order: the folded contents, ONNX's rule for the node, our own rule, ONNX's
-inference over the whole model (which sees into bodies), what the file declares, and what loop bodies state.
+A type comes from, in this order: the folded contents, ONNX's rule for the node, our own rule, what the file
+declares, and what loop bodies state. ONNX's inference over the whole model is not asked: bodies are opened
+here, and on a damaged file it can write out a vector of any declared length, or abort the process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 import predictor.features.type_rules  # noqa: F401  (registers the rules)
 from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
@@ -350,9 +351,6 @@ class _Walk:
         own = self.by_rule(TYPES_AFTER_ONNX, op)
         if position < len(own):
             known = merged(known, own[position])
-        # Looked at only when needed: inference over the whole model costs as much as everything else.
-        if not known.is_complete:
-            known = merged(known, self.whole_model.get(name, _UNKNOWN))
         if not known.is_complete:
             known = merged(known, self.declared.get(name, _UNKNOWN))
         if known.is_complete:
@@ -390,28 +388,6 @@ class _Walk:
             for axis, dim in enumerate(dims)
         ]
         return known if None in filled else TensorType(known.elem_type, tuple(filled))
-
-    @cached_property
-    def whole_model(self) -> Mapping[str, TensorType]:
-        """ONNX's inference over everything, with the inputs bound; empty when it gives up."""
-        model = ModelProto()
-        model.CopyFrom(self.model)
-        del model.graph.value_info[:]
-        for info in model.graph.input:
-            known = self.binding.inputs.get(info.name)
-            if known is not None:
-                info.type.CopyFrom(known.to_proto())
-        for info in model.graph.output:
-            info.type.tensor_type.ClearField("shape")
-        try:
-            # Without propagation of data: it writes out a vector of any declared length, and folding has
-            # seen the constants.
-            inferred = shape_inference.infer_shapes(model)
-        except (shape_inference.InferenceError, RuntimeError, ValueError):
-            return {}
-        return {
-            info.name: read_type(info.type) for info in (*inferred.graph.value_info, *inferred.graph.output)
-        }
 
     @cached_property
     def declared(self) -> Mapping[str, TensorType]:
