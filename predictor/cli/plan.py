@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from predictor.cli import options as opt
 from predictor.cli.option_groups import spread
 from predictor.cli.options import Output
+
+if TYPE_CHECKING:
+    from predictor.protocol import Forecaster
+    from predictor.request import PredictionRequest
 
 
 @spread
@@ -41,6 +45,12 @@ def plan(
         str,
         typer.Option("--cp", metavar="N,N", help="Ways to split each sequence to look at: 1,2,4."),
     ] = "1",
+    measure: Annotated[
+        int | None,
+        typer.Option(
+            "--measure", metavar="N", min=1, help="List N plans to measure for `perfcast calibrate` instead."
+        ),
+    ] = None,
     job: opt.UnplannedJobFlags,
     where: opt.PredictorFlags,
     output: opt.OutputOption = Output.TABLE,
@@ -58,6 +68,9 @@ def plan(
     goal = Goal(Objective(objective), price, carbon, pue, deadline, top)
     request = job.request(opt.read_model(model), device, batch, precision)
     with where.open() as predictor:
+        if measure is not None:
+            _list_plans(predictor, request, measure, max_devices, output)
+            return
         found = predictor.search_plans(request, goal, max_devices=max_devices, cp=_ways(split_sequence))
     if out is not None:
         write_json(search_to_json(goal, found), out)
@@ -75,3 +88,23 @@ def _ways(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise typer.BadParameter(f"--cp {text!r}: expected whole numbers of at least 1 with commas: 1,2,4")
     return tuple(int(part) for part in parts)
+
+
+def _list_plans(
+    predictor: Forecaster, request: PredictionRequest, count: int, max_devices: int | None, output: Output
+) -> None:
+    """Plans as lines of text, the form in which `perfcast calibrate` reads them."""
+    from predictor.api import Predictor
+    from predictor.api.worth_measuring import worth_measuring
+    from predictor.cli.output import write_json
+    from predictor.parallel.plan_text import format_plan
+
+    if not isinstance(predictor, Predictor):
+        raise typer.BadParameter("plans to measure are chosen in process: leave --server out")
+    lines = [
+        format_plan(plan) for plan in worth_measuring(predictor, request, count, max_devices=max_devices)
+    ]
+    if output is Output.JSON:
+        write_json({"schema": "perfcast.plans-to-measure/1", "plans": lines})
+        return
+    typer.echo("\n".join(lines))
