@@ -41,6 +41,7 @@ def infer_outputs(
     schema = find_schema(node.op_type, version, node.domain)
     if schema is None:
         return None
+    _check_parts(node)
     known: list[tuple[TensorType, bytes] | None] = []
     for name in node.input:
         if not name:
@@ -62,6 +63,15 @@ def infer_outputs(
             _MEMO.clear()
         found = _MEMO[key] = _infer(schema, node, version, constants, known)
     return dict(zip(outputs, found, strict=True))
+
+
+def _check_parts(node: NodeProto) -> None:
+    """More outputs than `num_outputs` abort the process inside ONNX's rule."""
+    if node.op_type != "Split":
+        return
+    for attribute in node.attribute:
+        if attribute.name == "num_outputs" and attribute.i < len(node.output):
+            raise NodeTypeError(f"Split into num_outputs={attribute.i} has {len(node.output)} outputs")
 
 
 # A transformer of 900 nodes has some forty distinct ones; so do all candidates of a search together.

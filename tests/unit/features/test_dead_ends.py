@@ -97,3 +97,10 @@ def test_constants_of_more_dimensions_than_numpy_knows(op_type: str) -> None:
     )
     read = read_graph(helper.make_model(graph).SerializeToString())
     assert read.values[read.outputs[0]].shape == (1,) * 64
+
+
+def test_a_split_with_more_outputs_than_parts_is_named() -> None:
+    node = helper.make_node("Split", ["x"], ["a", "b", "c"], num_outputs=2)
+    graph = helper.make_graph([node], "g", [_value("x", [5])], [_value("a")])
+    with pytest.raises(InvalidGraph, match="num_outputs=2 has 3 outputs"):
+        read_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
