@@ -10,12 +10,16 @@ import pytest
 
 from predictor.api import Predictor
 from predictor.api.calibrate import LEAST_PLANS, CalibrationResult, calibrate, job_request
+from predictor.api.worth_measuring import worth_measuring
+from predictor.compose.plan_cost import is_plain
+from predictor.errors import DoesNotFit
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.models.bundle import Bundle
 from predictor.models.plan_calibration import stored_plans
 from predictor.models.profiling.rows import TimedJob
 from predictor.parallel.plan_text import parse_plan
+from predictor.search.space import SearchSpace
 from predictor.types import Mode
 
 GPT2 = str(Path(__file__).resolve().parents[3] / "examples" / "gpt2.onnx")
@@ -76,10 +80,25 @@ def test_other_clusters_keep_their_plans(before: Predictor, result: CalibrationR
     found = stored_plans(Bundle.load(result.path))
     assert len(found) == 1
     assert not found[0].is_of(DEVICE, other)
-    assert not found[0].is_of(find_device("v100-sxm-32gb"), after.measured_cluster(CLUSTER))
-    assert found[0].is_of(DEVICE, after.measured_cluster(replace(CLUSTER, id="mine")))
+    assert not found[0].is_of(find_device("v100-sxm-32gb"), after.links.measured(CLUSTER))
+    assert found[0].is_of(DEVICE, after.links.measured(replace(CLUSTER, id="mine")))
 
 
 def test_few_plans_tell_of_links_alone(before: Predictor) -> None:
     rows = [job(plan, seconds_of(before, plan)) for plan in PLANS[: LEAST_PLANS - 1]]
     assert calibrate(rows, DEVICE, cluster=CLUSTER).plans is None
+
+
+def test_plans_worth_measuring_differ_in_what_they_run(before: Predictor) -> None:
+    request = job_request(job("tp=2"), parse_plan("tp=2"), DEVICE, CLUSTER)
+    space = SearchSpace(
+        max_devices=8, dp=(1, 2), tp=(1, 2, 4), pp=(1, 2), samples=(1, 2, 4), zero=(0,), chunks=(2,)
+    )
+    plans = worth_measuring(before, request, 6, space=space)
+    assert len(set(plans)) == 6
+    assert not any(is_plain(plan) for plan in plans)
+    assert {plan.tp for plan in plans} == {1, 2, 4}
+    assert len({16 // plan.dp // plan.microbatches for plan in plans}) > 1
+    assert plans == worth_measuring(before, request, 6, space=space)
+    with pytest.raises(DoesNotFit, match="at least 9999"):
+        worth_measuring(before, request, 9999, space=space)
