@@ -41,7 +41,7 @@ def infer_outputs(
     schema = find_schema(node.op_type, version, node.domain)
     if schema is None:
         return None
-    _check_parts(node)
+    _check_numbers(node)
     known: list[tuple[TensorType, bytes] | None] = []
     for name in node.input:
         if not name:
@@ -65,13 +65,20 @@ def infer_outputs(
     return dict(zip(outputs, found, strict=True))
 
 
-def _check_parts(node: NodeProto) -> None:
-    """More outputs than `num_outputs` abort the process inside ONNX's rule."""
-    if node.op_type != "Split":
-        return
+_PART_LIMIT = 2**16
+_AXIS_LIMIT = 2**31
+
+
+def _check_numbers(node: NodeProto) -> None:
+    """Numbers that end the process inside ONNX's rules: it indexes, or writes out lists, without looking."""
     for attribute in node.attribute:
-        if attribute.name == "num_outputs" and attribute.i < len(node.output):
-            raise NodeTypeError(f"Split into num_outputs={attribute.i} has {len(node.output)} outputs")
+        number = attribute.i
+        if attribute.name == "axis" and not -_AXIS_LIMIT <= number < _AXIS_LIMIT:
+            raise NodeTypeError(f"axis {number} is none")
+        if attribute.name == "num_outputs" and not len(node.output) <= number <= _PART_LIMIT:
+            raise NodeTypeError(
+                f"num_outputs={number} for {len(node.output)} outputs; expected {len(node.output)}"
+            )
 
 
 # A transformer of 900 nodes has some forty distinct ones; so do all candidates of a search together.

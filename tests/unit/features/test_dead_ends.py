@@ -99,8 +99,16 @@ def test_constants_of_more_dimensions_than_numpy_knows(op_type: str) -> None:
     assert read.values[read.outputs[0]].shape == (1,) * 64
 
 
-def test_a_split_with_more_outputs_than_parts_is_named() -> None:
-    node = helper.make_node("Split", ["x"], ["a", "b", "c"], num_outputs=2)
+@pytest.mark.parametrize("parts", [2, 2**31])
+def test_a_split_of_another_number_of_parts_is_named(parts: int) -> None:
+    node = helper.make_node("Split", ["x"], ["a", "b", "c"], num_outputs=parts)
     graph = helper.make_graph([node], "g", [_value("x", [5])], [_value("a")])
-    with pytest.raises(InvalidGraph, match="num_outputs=2 has 3 outputs"):
+    with pytest.raises(InvalidGraph, match=rf"num_outputs={parts} for 3 outputs"):
+        read_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
+
+
+def test_an_axis_beyond_32_bits_is_named() -> None:
+    node = helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean"], axis=2**31)
+    graph = helper.make_graph([node], "g", [_value("x", [2, 3]), _value("s", [3])], [_value("y")])
+    with pytest.raises(InvalidGraph, match="axis 2147483648"):
         read_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
