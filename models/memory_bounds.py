@@ -1,8 +1,10 @@
 """Where a peak lies between bounds: trees on log(peak / what the allocator holds) from censored jobs.
 
 A job that ran on a card says that its peak is at most the card's capacity, one that ran out of memory that it
-is above it. Accelerated failure time (Barnwal, Cho & Hocking 2022) fits both as censored values of a
-log-normal ratio; the scale is chosen on networks held out of the training rows, never on scored ones.
+is above it. Accelerated failure time (Barnwal, Cho & Hocking 2022) fits both as censored values of a ratio.
+Members of an ensemble differ in depth and in the law of the error; a job is judged by the ratio that lies two
+standard deviations of their disagreement above their mean: to call a job that fails fitting costs more than
+the opposite.
 """
 
 from __future__ import annotations
@@ -20,11 +22,10 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 ROUNDS, FOLDS = 200, 8
-SCALES = (0.06, 0.1, 0.15)
-_INNER_FOLDS = 3
+_DEVIATIONS = 2.0
+_SCALE = 0.1
 _PARAMETERS: dict[str, object] = {
     "objective": "survival:aft",
-    "aft_loss_distribution": "normal",
     "tree_method": "hist",
     "max_depth": 4,
     "eta": 0.06,
@@ -34,9 +35,18 @@ _PARAMETERS: dict[str, object] = {
     "lambda": 4.0,
     "max_bin": 64,
     "base_score": 1.1,
+    "aft_loss_distribution": "normal",
+    "aft_loss_distribution_scale": _SCALE,
     "seed": 7,
     "nthread": 1,
 }
+_MEMBERS: tuple[dict[str, object], ...] = (
+    {},
+    {"max_depth": 3, "eta": 0.08},
+    {"max_depth": 6, "colsample_bytree": 0.4, "aft_loss_distribution_scale": 0.12},
+    {"aft_loss_distribution": "logistic", "aft_loss_distribution_scale": 0.06},
+    {"aft_loss_distribution": "extreme"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +75,26 @@ def held_out_probabilities(rows: BoundRows) -> FloatArray:
     """(n,) probability that each job runs, by models that never saw its network."""
     found = np.zeros(len(rows))
     for held in group_folds(rows.group, FOLDS):
-        known = rows.take(~held)
-        scale = _scale(known)
-        found[held] = _probabilities(_fit(known, scale), rows.take(held), scale)
+        found[held] = _probabilities(_fit(rows.take(~held)), rows.take(held))
     return found
 
 
-def _scale(rows: BoundRows) -> float:
-    """The scale under which networks held out of `rows` are most probable."""
-    scores = dict.fromkeys(SCALES, 0.0)
-    for held in group_folds(rows.group, _INNER_FOLDS):
-        part, known = rows.take(held), rows.take(~held)
-        for scale in SCALES:
-            chance = _probabilities(_fit(known, scale), part, scale)
-            right = np.clip(np.where(part.ran, chance, 1 - chance), 1e-6, 1.0)
-            scores[scale] += float(np.log(right).sum())
-    return max(SCALES, key=lambda scale: scores[scale])
-
-
-def _fit(rows: BoundRows, scale: float) -> Any:
+def _fit(rows: BoundRows) -> list[Any]:
+    """The members' boosters."""
     import xgboost
 
     matrix = xgboost.DMatrix(rows.features.astype(np.float32))
     room = np.exp(rows.log_room)
     matrix.set_float_info("label_lower_bound", np.where(rows.ran, 0.0, room))
     matrix.set_float_info("label_upper_bound", np.where(rows.ran, room, inf))
-    parameters = {**_PARAMETERS, "aft_loss_distribution_scale": scale}
-    return xgboost.train(parameters, matrix, num_boost_round=ROUNDS)
+    return [xgboost.train({**_PARAMETERS, **member}, matrix, num_boost_round=ROUNDS) for member in _MEMBERS]
 
 
-def _probabilities(booster: Any, rows: BoundRows, scale: float) -> FloatArray:
+def _probabilities(boosters: list[Any], rows: BoundRows) -> FloatArray:
     import xgboost
 
-    ratio = booster.predict(xgboost.DMatrix(rows.features.astype(np.float32))).astype(np.float64)
-    distance = (rows.log_room - np.log(ratio)) / (scale * sqrt(2.0))
+    matrix = xgboost.DMatrix(rows.features.astype(np.float32))
+    ratios = np.log([booster.predict(matrix).astype(np.float64) for booster in boosters])
+    judged = ratios.mean(axis=0) + _DEVIATIONS * ratios.std(axis=0)
+    distance = (rows.log_room - judged) / (_SCALE * sqrt(2.0))
     return np.array([0.5 * (1.0 + erf(value)) for value in distance.tolist()])

@@ -103,7 +103,8 @@ def bound_rows(brackets: pl.DataFrame) -> BoundRows:
     layout = (brackets["layout"] == "nhwc").to_numpy().astype(np.float64)
     minor = [float(text.split(".")[1]) for text in brackets["torch"]]
     share = brackets["potential_bytes"].to_numpy() / brackets["reserved_bytes"].to_numpy()
-    features = np.column_stack([brackets.select(FEATURES).to_numpy(), layout, minor, np.log(share)])
+    size = np.log(brackets["image_size"].to_numpy())
+    features = np.column_stack([brackets.select(FEATURES).to_numpy(), layout, minor, np.log(share), size])
     return BoundRows(
         features, np.log(room), brackets["ran"].to_numpy(), brackets["model"].to_numpy().astype(np.str_)
     )

@@ -20,11 +20,13 @@ def bounds(count: int = 160) -> BoundRows:
 
 
 def test_bounds_alone_tell_where_the_peak_is() -> None:
-    rows = bounds()
-    chance = held_out_probabilities(rows)
-    assert ((chance > 0.5) == rows.ran).mean() > 0.9
+    rows = bounds(400)
+    called = held_out_probabilities(rows) > 0.5
     far = np.abs(rows.log_room - np.log(1.3)) > 0.15
-    assert ((chance > 0.5) == rows.ran)[far].mean() == 1
+    assert (called == rows.ran)[far].mean() > 0.95
+    # Where members disagree a job is called out of memory rather than fitting.
+    assert (called & ~rows.ran).mean() < (~called & rows.ran).mean()
+    assert called[~rows.ran].mean() < 0.05
 
 
 def test_decisions_count_what_failed_apart() -> None:
