@@ -19,7 +19,7 @@ from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.search.bounds import bounds
 from predictor.search.search import Goal, Objective
-from predictor.search.space import SearchSpace, candidates, divisors
+from predictor.search.space import PlanTable, SearchSpace, candidates, divisors
 from predictor.types import Mode, Optimizer, Precision, Recompute, Schedule
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,7 +68,14 @@ def test_the_best_plan_is_that_of_asking_about_every_plan(
     asked, goal = request(model), Goal(objective, top=3)
     found = predictor.search_plans(asked, goal, space=SPACE)
     table = candidates(SPACE, source_of(predictor, asked).facts())
-    values = []
+    best = sorted(goal.value(*pair, 0.0) for pair in priced(predictor, asked, table))[:3]
+    assert [item.value for item in found.best] == pytest.approx(best, rel=1e-3)
+    assert found.considered == len(table)
+
+
+def priced(predictor: Predictor, asked: PredictionRequest, table: PlanTable) -> list[tuple[float, int]]:
+    """(seconds, devices) of every candidate that works and fits."""
+    found = []
     for row in range(len(table)):
         plan = table.plan(row)
         try:
@@ -76,11 +83,22 @@ def test_the_best_plan_is_that_of_asking_about_every_plan(
         except InvalidPlan:
             continue
         if answer.fits:
-            time_s = answer.iteration_time_s.value
-            values.append(goal.value(time_s, plan.device_count, 0.0))
-    best = sorted(values)[:3]
+            found.append((answer.iteration_time_s.value, plan.device_count))
+    return found
+
+
+@pytest.mark.parametrize("model", ["gpt2.onnx", "resnet50.onnx"])
+def test_split_sequences_are_searched_where_asked_for(predictor: Predictor, model: str) -> None:
+    """Where a graph has no positions, splitting them gains nothing."""
+    space = replace(SPACE, cp=(1, 2, 4), tp=(1,), pp=(1,), zero=(0,))
+    asked = request(model, batch=1)
+    found = predictor.search_plans(asked, Goal(top=4), space=space)
+    table = candidates(space, source_of(predictor, asked).facts())
+    best = sorted(time_s for time_s, _ in priced(predictor, asked, table))[:4]
     assert [item.value for item in found.best] == pytest.approx(best, rel=1e-3)
-    assert found.considered == len(table)
+    assert {item.plan.cp for item in found.best} > {1}
+    if model == "resnet50.onnx":
+        assert found.best[0].plan.cp == 1
 
 
 @pytest.mark.parametrize("model", ["gpt2.onnx", "unet.onnx"])
