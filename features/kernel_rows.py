@@ -22,7 +22,7 @@ from predictor.features.rows import FeatureMatrix, cache_bytes
 from predictor.features.tiles import FloatArray, product_of
 from predictor.features.work import AttentionShape, Family, OpWork
 from predictor.hardware.spec import DeviceKind, DeviceSpec
-from predictor.hardware.sustained import matrix_peak, reached_matrix_rate
+from predictor.hardware.sustained import matrix_peak, reached_matrix_rate, sustained_matrix_rate
 
 _SCHEMA_VERSION = 1
 
@@ -66,8 +66,8 @@ KERNELS = (
 KINDS = ("linear", "linear_block", "linear_weight_only")
 """How a product's weights are scaled; what is none of these counts as the first."""
 
-_START_CYCLES = 4000.0
-"""Cycles of an empty kernel in a graph: the smallest products take 1.7 to 2.5 µs, more at low clocks."""
+_START_CYCLES = 3000.0
+"""Cycles of an empty kernel in a graph: the smallest products take 1.7 to 2.5 µs, with their only tile."""
 
 # Operands that take turns come from the cache while all sets fit in it; the last sets to fit are half lost.
 _HOT_NONE, _HOT_WIDTH = 1.05, 0.4
@@ -91,6 +91,8 @@ _TILES: tuple[tuple[int, int, float], ...] = (
 )  # fmt: skip
 """(rows, columns, share of the rate inside the tile)."""
 _PART_DEPTH = 256
+# Cycles in which a tile's first operands arrive and its results leave, while its core multiplies nothing.
+_PRODUCT_TILE_CYCLES = 1200.0
 _QUERY_TILE, _LEAST_QUERY_TILE, _KEY_TILE = 128, 16, 64
 _KEY_PART = 512
 _ALIGNMENT_CAP = 128
@@ -188,10 +190,20 @@ class _Facts:
         loose = np.sum(parts, axis=0)
         rereads = np.where(self.copies > 0, self.copies, 2.0)
         resident = np.where(self.copies > 0, moved, loose)
-        hot = np.clip((_HOT_NONE - rereads * resident / self.cache) / _HOT_WIDTH, 0.0, 1.0) * resident
+        hot = self.hot_share(rereads * resident) * resident
+        return self.traffic_s(device, moved, hot / moved)
+
+    def hot_share(self, touched: FloatArray) -> FloatArray:
+        """(n,) share of a kernel's operands in the cache, where `touched` bytes pass between two reads."""
+        share: FloatArray = np.clip((_HOT_NONE - touched / self.cache) / _HOT_WIDTH, 0.0, 1.0)
+        return share
+
+    @staticmethod
+    def traffic_s(device: DeviceSpec, moved: FloatArray, hot: FloatArray) -> FloatArray:
+        """(n,) time to move bytes of which the share `hot` is in the cache."""
         memory = device.memory_bytes_per_s * _MEMORY_SHARE
         cache = max(memory, _CACHE_BYTES_PER_CYCLE * device.core_count * device.clock_hz)
-        time_s: FloatArray = (moved - hot) / memory + hot / cache
+        time_s: FloatArray = moved * ((1 - hot) / memory + hot / cache)
         return time_s
 
 
@@ -230,7 +242,8 @@ def _product_columns(
         tiles = batch * np.ceil(m / rows) * np.ceil(n / cols)
         parts = np.clip(np.floor(np.minimum(cores / tiles, k / _PART_DEPTH)), 1, None)
         waves = np.ceil(tiles * parts / cores)
-        times.append(waves * rows * cols * 2 * (k / parts) / (per_core * share))
+        multiplied_s = rows * cols * 2 * (k / parts) / (per_core * share)
+        times.append(waves * (multiplied_s + _PRODUCT_TILE_CYCLES / device.clock_hz))
     compute_s = np.min(times, axis=0)
     memory_s = facts.memory_s(device, (left, facts.write))
     base_s = np.maximum(compute_s, memory_s) + start_s
@@ -283,6 +296,8 @@ def _attention_columns(
     ).T
     kv_heads, queries, keys, pairs = (np.maximum(x, 1.0) for x in (kv_heads, queries, keys, pairs))
     cores, start_s = device.core_count, start_time_s(device)
+    # Softmax leaves the matrix units idle often enough for the rated clock; products run into the watts.
+    rate = np.array([sustained_matrix_rate(device, work.compute) for work in works])
     group = np.maximum(heads / kv_heads, 1.0)
     # Query heads of one key head share a tile where there are few queries.
     packed = queries * group < _QUERY_TILE
@@ -294,19 +309,23 @@ def _attention_columns(
     parts = np.clip(np.floor(np.minimum(cores / tiles, span / _KEY_PART)), 1, None)
     tile_keys = np.ceil(span / parts / _KEY_TILE) * _KEY_TILE
     waves = np.ceil(tiles * parts / cores)
-    matrix_s = tile * tile_keys * 2 * (width + value) / (facts.rate / cores * _ATTENTION_SHARE)
+    matrix_s = tile * tile_keys * 2 * (width + value) / (rate / cores * _ATTENTION_SHARE)
     exponential_s = tile * tile_keys / (_EXPONENTIALS_PER_CYCLE * device.clock_hz)
     tiled_s = waves * (_overlapped(matrix_s, exponential_s) + _TILE_CYCLES / device.clock_hz)
-    whole_s = facts.flops / (facts.rate * _ATTENTION_SHARE)
+    whole_s = facts.flops / (rate * _ATTENTION_SHARE)
     kept = np.maximum(facts.read - 2 * batch * heads * queries * width, 1.0)
     moved_s = facts.memory_s(device, (facts.read, facts.write))
-    # What rotates the new queries and keys and stores keys and values before the kernel runs.
-    stored = 4.0 * batch * queries * (heads * width + kv_heads * (width + value))
-    stored_s = np.where(facts.stores, stored, 0.0) / (device.memory_bytes_per_s * _MEMORY_SHARE)
+    # What stores the new keys and values before the kernel runs; TensorRT-LLM's also rotates the queries.
+    rotated = np.where(facts.stack == STACKS.index("trtllm"), heads * width, 0.0)
+    stored = np.where(facts.stores, 4.0 * batch * queries * (rotated + kv_heads * (width + value)), 0.0)
+    stored_s = facts.traffic_s(device, stored, facts.hot_share(facts.read + facts.write + stored))
     memory_s = moved_s + stored_s
     starts = 1 + np.where(facts.stores, _STORE_STARTS, 0.0) + np.where(parts > 1, 1.0, 0.0)
     base_s = np.maximum(tiled_s, moved_s) + stored_s + starts * start_s
     square = tiles / cores
+    # TensorRT-LLM's own choice is a kernel of TensorRT-LLM, whoever calls it elsewhere.
+    chosen = (facts.kernel == KERNELS.index("own")) & (facts.stack == STACKS.index("trtllm"))
+    maker = np.where(chosen, float(KERNELS.index("trtllm_gen")), facts.kernel)
     columns = {
         "log2_batch": np.log2(batch),
         "log2_heads": np.log2(heads),
@@ -331,7 +350,7 @@ def _attention_columns(
         "log2_kept_bytes": np.log2(kept / (batch * kv_heads * keys * np.maximum(width, value))),
         "narrow": np.array([work.compute in (Compute.FP8, Compute.INT8) for work in works], dtype=np.float64),
         "stack": facts.stack,
-        "kernel": facts.kernel,
+        "kernel": maker,
     }
     return columns, base_s
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from predictor.features.rows import moved_bytes
 from predictor.features.tiles import FloatArray, products, tile_efficiencies
-from predictor.features.work import AttentionShape, Contraction, Convolution, Family, OpWork
+from predictor.features.work import AttentionShape, Contraction, Convolution, Elements, Family, OpWork, Phase
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.hardware.sustained import sustained_matrix_rate
 from predictor.models.recurrent import chain_s, is_chain
@@ -29,6 +29,11 @@ KERNEL_START_S = 2e-6
 _GROUPED_EFFICIENCY = 1 / 2.2
 # Best fused attention forward kernels reach 50-73 % of the peak (Dao 2023, FlashAttention-2, A100).
 _ATTENTION_EFFICIENCY = 0.6
+
+# Philox 4x32-10, the generator of every framework's dropout: ten rounds of two 64-bit products, two sums and
+# two three-way xors make four numbers; beside that conversion, comparison, scaling and indices. Slots of the
+# integer pipeline a number, and its lanes on every NVIDIA core since Volta.
+_RANDOM_SLOTS, _INTEGER_LANES = 36.0, 64.0
 
 BOUNDS = ("compute", "memory", "launch")
 
@@ -66,6 +71,10 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
         matrix_flops / (rate * matrix_efficiency(works, device)) if works else np.zeros(0),
         vector_flops / device.vector_flops_per_s,
     )
+    drawn = np.array([_random_numbers(work) for work in works], dtype=np.float64)
+    if device.kind is DeviceKind.GPU and drawn.any():
+        slots_per_s = _INTEGER_LANES * device.core_count * device.clock_hz
+        compute_s = np.maximum(compute_s, drawn * _RANDOM_SLOTS / slots_per_s)
     chains = [i for i, work in enumerate(works) if is_chain(work)] if device.kind is DeviceKind.GPU else []
     if chains:
         compute_s[chains] = chain_s([works[i] for i in chains], device)
@@ -75,6 +84,12 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
     work_s = np.maximum(compute_s, memory_s)
     bound = np.where(launch_s > work_s, 2, np.where(memory_s > compute_s, 1, 0)).astype(np.intp)
     return Floors(compute_s, memory_s, launch_s, bound)
+
+
+def _random_numbers(work: OpWork) -> int:
+    """How many numbers a kernel draws: one for each element that a dropout may drop."""
+    drops = work.kind == "dropout" and work.phase is Phase.FORWARD
+    return work.shape.count if drops and isinstance(work.shape, Elements) else 0
 
 
 def runs_on_device(work: OpWork) -> bool:

@@ -74,17 +74,58 @@ def sustained_fraction(device: DeviceSpec, compute: str) -> float:
 # A100 SXM .869 and PCIe .811, H100 SXM .803, GH200 .838, B200 .776 in BF16, H200 .734 in FP8 (stas00/
 # ml-engineering, tables of achievable matmul FLOPS). share = a + b ln(W per TFLOP/s), least squares.
 _BEST_AT_1_W, _BEST_PER_LOG_W = 0.840, 0.091
-_BEST_LOW, _BEST_HIGH = 0.4, 0.95
+_BEST_LOW, _BEST_HIGH = 0.3, 0.95
+
+# Watts that 1 TFLOP/s of FP16 takes at 1 GHz, by process, on units that do 2048 FLOP a core and cycle. Power
+# grows with the cube of the clock (voltage follows it), so clocks fall until rated watts * share^3 fit the
+# limit. Each number makes the best product of that generation above come out: A100 SXM, H100 SXM, B200; V100
+# .86 of its rating.
+_WATTS: Mapping[str, float] = {
+    "volta": 1.26,
+    "turing": 1.26,
+    "ampere": 0.98,
+    "ada": 0.431,
+    "ada lovelace": 0.431,
+    "hopper": 0.431,
+    "blackwell": 0.397,
+}
+# Narrow units move more operands per FLOP: the A40 (1024 a core and cycle) holds .81 of its rating in the
+# layers of vidur_frontier, which asks for 1.27 times the A100's energy.
+_WIDTH, _WIDTH_POWER = 2048.0, 0.345
+# GeForce boards halve the rate of products summed in FP32, not the width of the unit.
+_LEAST_WIDTH = 1024.0
+# The rated FP8 product of the H200 reaches .734 where FP16 reaches .803: twice the rate takes 1.3 times the
+# power.
+_TYPE_POWER = 0.38
+# Boards whose watts hold a fraction of the rating (T4, H100 PCIe) reach no more than this of that fraction.
+_BEST_OF_SUSTAINED = 0.9
 
 
 def reached_matrix_rate(device: DeviceSpec, compute: str) -> float:
     """FLOP/s of the best matrix product of a device: what the power limit leaves of the rated peak.
 
-    A rule through published best products: fewer watts per rated FLOP/s, less of it reached.
+    By the cube of the clock on NVIDIA's generations with tensor cores, else by a rule through published best
+    products: fewer watts per rated FLOP/s, less of it reached.
     """
     peak = matrix_peak(device, compute)
-    share = _BEST_AT_1_W + _BEST_PER_LOG_W * log(device.tdp_w / (peak * 1e-12))
-    return sustained_matrix_rate(device, compute) * min(_BEST_HIGH, max(_BEST_LOW, share))
+    watts = _rated_watts(device, compute)
+    if watts is None:
+        share = _BEST_AT_1_W + _BEST_PER_LOG_W * log(device.tdp_w / (peak * 1e-12))
+        return sustained_matrix_rate(device, compute) * min(_BEST_HIGH, max(_BEST_LOW, share))
+    share = max(_BEST_LOW, (device.tdp_w / watts) ** (1 / 3))
+    return peak * min(_BEST_HIGH, share, _BEST_OF_SUSTAINED * sustained_fraction(device, compute))
+
+
+def _rated_watts(device: DeviceSpec, compute: str) -> float | None:
+    """Watts that products in `compute` would take at the rated clock; None: of no known process."""
+    per_tflops = _WATTS.get(device.architecture.lower().replace("_", " "))
+    rated = device.matrix_flops_per_s.get("fp16")
+    if per_tflops is None or rated is None:
+        return None
+    width = max(_LEAST_WIDTH, rated / (device.core_count * device.clock_hz))
+    energy = per_tflops * (width / _WIDTH) ** -_WIDTH_POWER
+    faster = (matrix_peak(device, compute) / rated) ** _TYPE_POWER
+    return energy * (device.clock_hz * 1e-9) ** 2 * rated * 1e-12 * faster
 
 
 def sustained_matrix_rate(device: DeviceSpec, compute: str) -> float:
