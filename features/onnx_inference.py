@@ -75,6 +75,8 @@ def _check_numbers(node: NodeProto) -> None:
         number = attribute.i
         if attribute.name == "axis" and not -_AXIS_LIMIT <= number < _AXIS_LIMIT:
             raise NodeTypeError(f"axis {number} is none")
+        if attribute.name == "batch_dims" and number < 0:
+            raise NodeTypeError(f"batch_dims={number}; expected none below 0")
         if attribute.name == "num_outputs" and not len(node.output) <= number <= _PART_LIMIT:
             raise NodeTypeError(
                 f"num_outputs={number} for {len(node.output)} outputs; expected {len(node.output)}"

@@ -112,3 +112,11 @@ def test_an_axis_beyond_32_bits_is_named() -> None:
     graph = helper.make_graph([node], "g", [_value("x", [2, 3]), _value("s", [3])], [_value("y")])
     with pytest.raises(InvalidGraph, match="axis 2147483648"):
         read_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
+
+
+def test_negative_batch_dims_are_named() -> None:
+    node = helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=-3)
+    inputs = [_value("x", [3, 3]), _value("i", [1, 1], TensorProto.INT64)]
+    graph = helper.make_graph([node], "g", inputs, [_value("y")])
+    with pytest.raises(InvalidGraph, match="batch_dims=-3"):
+        read_graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
