@@ -173,11 +173,13 @@ class AllocatedModel:
     def predict(self, job: AllocatedJob) -> tuple[float, Interval]:
         """The factor, and what is allocated in bytes.
 
-        Jobs unlike those of training stay uncorrected, with the interval of a kind of model never seen.
+        Jobs unlike those of training stay uncorrected. Where nothing says which software runs, the interval
+        is that of kinds of models and tools that were never seen.
         """
         row = allocated_features(job)
         known = self.is_like_training(row)
         factor = float(self.factors(row[None, :])[0]) if known else 1.0
-        spread = self.log_spread["known_kind" if known else "new_kind"]
+        same = known and job.long_term_branch is not None
+        spread = self.log_spread["known_kind" if same else "new_kind"]
         value = factor * job.floor_bytes
         return factor, Interval(value, value * exp(-spread), value * exp(spread))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,3 +72,43 @@ def test_a_job_unlike_training_stays_uncorrected() -> None:
     factor, interval = model.predict(job(zero=3, device_year=2020))
     assert factor == 1.0
     assert interval.low < interval.value == job().floor_bytes < interval.high
+
+
+def test_the_interval_of_unknown_software_is_the_wider_one() -> None:
+    sample = rows(1.2)
+    trained = fit_allocated(sample)
+    spread = {"known_kind": 0.02, "new_kind": 0.07}
+    model = AllocatedModel.from_trained(replace(trained, params={**trained.params, "log_spread": spread}))
+    unknown = model.predict(job(device_year=2020))[1]
+    assert unknown.high / unknown.value == pytest.approx(np.exp(0.07))
+
+
+def test_plans_without_convolutions_are_corrected_and_never_below_their_tensors() -> None:
+    from predictor.features.builder import GraphBuilder
+    from predictor.features.program import build_program
+    from predictor.features.reader import read_graph
+    from predictor.hardware.catalog import find_device
+    from predictor.models.bundle import Bundle
+    from predictor.models.memory import BOOSTER, MODEL_NAME, MemoryModel
+    from predictor.types import Mode, Optimizer, Precision, Runtime
+
+    b = GraphBuilder()
+    graph = read_graph(b.build([b.relu(b.linear(b.input("x", (64, 32)), 32))]))
+    program = build_program(
+        graph, mode=Mode.TRAIN, precision=Precision.FP32, optimizer=Optimizer.ADAM, runtime=Runtime.EAGER
+    )
+    bundle = Bundle.load()
+    # Twice the smallest floor of training, the same shares.
+    asked = job(
+        device_year=2020, lines={"parameters": 2 * GIB, "activations": 6 * GIB}, library_bytes=2 * GIB
+    )
+    peaks = {}
+    for factor in (0.8, 1.2):
+        sample = rows(factor)
+        allocated = AllocatedModel.from_trained(fit_allocated(sample))
+        model = MemoryModel(bundle.params(MODEL_NAME), bundle.booster(MODEL_NAME, BOOSTER), allocated)
+        found = model.predict_stage(program, find_device("a100-sxm-80gb"), asked.lines, 0, asked)
+        assert sum(found.breakdown_bytes.values()) == pytest.approx(found.device_peak.value)
+        peaks[factor] = found.allocator_peak.value / sum(asked.lines.values())
+    assert peaks[0.8] == pytest.approx(1.0)
+    assert peaks[1.2] == pytest.approx(1.2, rel=0.02)
