@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from predictor.features.dtype import Compute
-from predictor.features.work import Family
+from predictor.features.work import Family, Phase
 from predictor.hardware.spec import DeviceKind
 from predictor.hardware.sustained import sustained_fraction, sustained_matrix_rate
 from predictor.models.floor import BOUNDS, KERNEL_START_S, floors
@@ -31,6 +32,14 @@ def test_one_tile_more_than_a_wave_costs_a_second_wave() -> None:
     more = floors([product(81 * 128, 128, 8192)], DEVICE).work_s[0]
     # Smaller tiles soften the step: 81 tiles of 128 x 128 are 162 of 64 x 128, three waves of half the size.
     assert 1.3 * full < more <= 2.0 * full
+
+
+def test_a_dropout_draws_its_numbers_on_the_integer_lanes() -> None:
+    drawn = pointwise(10**8, kind="dropout")
+    floor = floors([drawn, replace(drawn, phase=Phase.BACKWARD)], DEVICE)
+    # 36 slots a number on 64 lanes of 80 cores.
+    assert floor.compute_s[0] == pytest.approx(36 * 1e8 / (64 * 80 * DEVICE.clock_hz))
+    assert floor.compute_s[1] < floor.compute_s[0] / 10
 
 
 def test_tiny_kernels_are_launch_bound_and_views_are_free() -> None:
