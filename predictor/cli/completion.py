@@ -166,7 +166,7 @@ def _view(found: tuple[Completion, ...], limits: list[float | None], name: str) 
             dollars(cost.value) if cost else "unknown",
             mark if one.fits else Text("does not fit", "bold red"),
         )
-    lines = [Text(name, "bold"), Text(), table, Text()]
+    lines: list[RenderableType] = [Text(name, "bold"), Text(), table, Text()]
     first = found[0].footprint
     scope = (
         f"all: scope {first.scope}, {first.carbon_note}; {first.cost_note}" if first else "no site or price"
