@@ -4,6 +4,11 @@ Hidden size 4096, 16 heads, batch 4, sequence 2048, vocabulary 51200, FP16, one 
 A100 without saying which; its memory-bound rows move bytes at what the 40 GB board's memory gives, so that
 is the board here. Softmax is what Megatron's unfused path launches: to FP32, scale, mask, softmax, to FP16.
 Times are printed to 0.1 ms; half a digit is added to what a memory-bound row may miss.
+
+The small products of the same results are slower per FLOP at 1536 than at 1280, which an A100 is not: its
+108 cores hold 96 tiles of 128 x 128 in one wave, and aiconfigurator's A100 takes 18.7 us for 1280 rows, 18.9
+for 1536 and 32.2 for 1792, the 112 tiles that need a second wave. 80 cores (a V100) need it at 1536. Both
+are scored; the goal stays with the A100.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ SUITE, HOLD = "ops", "source"
 DEVICE = "a100-sxm-40gb"
 _GOAL, _MLP_GOAL = 0.15, 0.10
 _HALF_DIGIT_S = 0.05e-3
+_FEWER_CORES = "v100-sxm-32gb"
 
 _TOKENS, _HIDDEN, _HEADS, _BATCH, _SEQUENCE, _VOCABULARY = 8192, 4096, 16, 4, 2048, 51200
 _WIDTH = _HIDDEN // _HEADS
@@ -122,6 +128,8 @@ _MLP = ("mlp up", "gelu", "mlp down")
 _MLP_S = 9.4e-3
 # TFLOP/s of 1024 x n x 1024.
 _SMALL = {1280: 69.0, 1536: 52.4}
+# Seconds of n x 1024 x 1024 in BF16 on an A100 SXM (aiconfigurator-ops, sglang 0.5.10): trained on, no score.
+_SECOND_WAVE_S = {1536: 18.86e-6, 1792: 32.22e-6}
 
 
 def layer_suite(model: OpTimeModel) -> tuple[list[EvaluationRow], list[Table]]:
@@ -136,11 +144,16 @@ def layer_suite(model: OpTimeModel) -> tuple[list[EvaluationRow], list[Table]]:
     mlp_s = sum(times[name] for name in _MLP)
     rows.append(_row("mlp total", abs(mlp_s / _MLP_S - 1), _MLP_GOAL))
     lines.append(_line("mlp total", _MLP_S, mlp_s))
-    slower = _small_slowdown(model)
-    measured = _SMALL[1280] / _SMALL[1536]
+    slower = _small_slowdown(model, DEVICE, 1280, 1536)
     # 1536 must be slower per FLOP than 1280: above 1. What is missing to 1 is the error.
     rows.append(_row("1536 slower per FLOP than 1280", max(0.0, 1.0 - slower), 0.0))
-    lines.append(("time per FLOP, 1536 over 1280", f"{measured:.2f}", f"{slower:.2f}", ""))
+    lines.append(_ratio_line("1536 over 1280", _SMALL[1280] / _SMALL[1536], slower))
+    fewer = _small_slowdown(model, _FEWER_CORES, 1280, 1536)
+    rows.append(_row("1536 slower per FLOP than 1280, 80 cores", max(0.0, 1.0 - fewer), None))
+    lines.append(_ratio_line("1536 over 1280, 80 cores", None, fewer))
+    waves = (_SECOND_WAVE_S[1792] / 1792) / (_SECOND_WAVE_S[1536] / 1536)
+    second = _small_slowdown(model, DEVICE, 1536, 1792)
+    lines.append(_ratio_line("1792 over 1536 (measured by aiconfigurator)", waves, second))
     header = ("op", "measured ms", "ours ms", "error")
     return rows, [Table(f"Transformer layer on {DEVICE}", header, tuple(lines))]
 
@@ -149,13 +162,20 @@ def _seconds(model: OpTimeModel, works: Sequence[OpWork]) -> float:
     return float(model.costs(works, find_device(DEVICE)).time_s.sum())
 
 
-def _small_slowdown(model: OpTimeModel) -> float:
-    """Time per FLOP of 1024 x 1536 x 1024 over that of 1024 x 1280 x 1024."""
-    narrow, wide = (_seconds(model, (_product(1024, n, 1024),)) / n for n in (1280, 1536))
-    return wide / narrow
+def _small_slowdown(model: OpTimeModel, device: str, narrow: int, wide: int) -> float:
+    """Time per FLOP of 1024 x wide x 1024 over that of 1024 x narrow x 1024."""
+    slow, fast = (
+        float(model.costs((_product(1024, n, 1024),), find_device(device)).time_s[0]) / n
+        for n in (wide, narrow)
+    )
+    return slow / fast
 
 
-def _row(group: str, value: float, goal: float) -> EvaluationRow:
+def _ratio_line(name: str, measured: float | None, ours: float) -> tuple[str, ...]:
+    return (f"time per FLOP, {name}", "" if measured is None else f"{measured:.2f}", f"{ours:.2f}", "")
+
+
+def _row(group: str, value: float, goal: float | None) -> EvaluationRow:
     return EvaluationRow("T12", SUITE, HOLD, f"layer:{group}", "mape", value, goal, 1)
 
 
