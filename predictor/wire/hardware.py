@@ -93,13 +93,14 @@ def cluster_from_proto(message: pb.ClusterSpec) -> ClusterSpec:
         name=message.name,
         sources=dict(sorted(message.sources.items())),
         rails=message.rails,
+        island=_optional_link(message, "island"),
+        inter_rack=_optional_link(message, "inter_rack"),
         **counts,
-        **{
-            name: _link_from_proto(getattr(message, name), message.id)
-            for name in ("island", "inter_rack")
-            if message.HasField(name)
-        },
     )
+
+
+def _optional_link(message: pb.ClusterSpec, name: str) -> LinkSpec | None:
+    return _link_from_proto(getattr(message, name), message.id) if message.HasField(name) else None
 
 
 def _link_to_proto(link: LinkSpec) -> pb.LinkSpec:

@@ -14,7 +14,7 @@ from predictor.hardware.catalog import list_clusters, list_devices
 from predictor.hardware.spec import ClusterSpec, DeviceSpec, LinkSpec
 from predictor.parallel.plan import AXES, Plan
 from predictor.request import PredictionRequest
-from predictor.types import (
+from predictor.types import ExchangeRow, (
     Coverage,
     CpKind,
     Interval,
@@ -140,6 +140,8 @@ def test_catalogue_entries_survive() -> None:
         assert device_from_proto(device_to_proto(device)) == device
     for cluster in list_clusters():
         assert cluster_from_proto(cluster_to_proto(cluster)) == cluster
+        racks = replace(cluster, nodes_per_rack=2, inter_rack=replace(cluster.inter_node, in_switch=True))
+        assert cluster_from_proto(cluster_to_proto(racks)) == racks
 
 
 @pytest.mark.parametrize(
@@ -153,6 +155,7 @@ def test_catalogue_entries_survive() -> None:
         (prediction_pb2.Interval, Interval),
         (prediction_pb2.Coverage, Coverage),
         (prediction_pb2.OpCostRow, OpCostRow),
+        (prediction_pb2.ExchangeRow, ExchangeRow),
     ],
 )
 def test_messages_have_the_fields_of_their_dataclasses(message: Any, kind: Any) -> None:
