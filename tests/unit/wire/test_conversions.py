@@ -14,9 +14,10 @@ from predictor.hardware.catalog import list_clusters, list_devices
 from predictor.hardware.spec import ClusterSpec, DeviceSpec, LinkSpec
 from predictor.parallel.plan import AXES, Plan
 from predictor.request import PredictionRequest
-from predictor.types import ExchangeRow, (
+from predictor.types import (
     Coverage,
     CpKind,
+    ExchangeRow,
     Interval,
     Layout,
     Mode,
