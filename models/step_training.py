@@ -233,7 +233,7 @@ def train_step_time(
             "new": grouped_quantile(held.chip, held.chips),
         }
         metrics[name] = {
-            "held_out_families": _errors(held.family),
+            "held_out_families": _errors(held.family[held.plain]),
             "held_out_chips": _errors(held.chip),
             "rows": _counts(table),
         }
