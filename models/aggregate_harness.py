@@ -54,7 +54,7 @@ class Keys:
     index: NDArray[np.intp]
 
 
-def harness_keys(rows: Sequence[WholeModelRow], source: Sequence[str]) -> Mapping[str, Keys]:
+def harness_keys(rows: Sequence[WholeModelRow], source: NDArray[np.str_]) -> Mapping[str, Keys]:
     """Names of every effect for r iterations of the sources (r,)."""
     listed = [_names(row, str(name)) for row, name in zip(rows, source, strict=True)]
     found = {}

@@ -250,8 +250,8 @@ class _Design:
             FIXED: fixed * MILLISECOND,
         }
         for slot, keys in rows.harness.items():
-            values = slopes[SLOTS[slot][0]]
-            jacobian[lines, self._slots[slot].start + keys.index[self._many]] = values[self._many]
+            moved = slopes[SLOTS[slot][0]]
+            jacobian[lines, self._slots[slot].start + keys.index[self._many]] = moved[self._many]
         places = np.concatenate([column for column, _ in entries])
         found = np.concatenate([values for _, values in entries])
         shape = (count - len(jacobian), self._count)
