@@ -118,7 +118,7 @@ def _peak(series: MemorySeries, steps: NDArray[np.intp], xs: Sequence[float], he
 def _legend(series: MemorySeries, colours: Mapping[str, str]) -> list[Shape]:
     left, y = _WIDTH - _RIGHT + 24, _TOP + 6
     shapes: list[Shape] = []
-    for name in reversed(series.lines):
+    for name in reversed(tuple(series.lines)):
         size = txt.size(float(series.lines[name][series.peak_step]))
         shapes.append(Area(((left, y), (left + 14, y), (left + 14, y + 14), (left, y + 14)), colours[name]))
         shapes.append(Label(left + 22, y + 12, txt.words(name), 13))
