@@ -1,13 +1,15 @@
 """What one publisher's runs say of its other runs: a Gaussian process and trees on log(measured / composed).
 
 Both see the columns of the step correction. The process carries over to sizes between those measured, the
-trees find thresholds; their mean errs less than either on models left out. A publisher that nobody has seen
-gets neither: runs of other publishers only make its composed times worse (docs/adr/0012).
+trees find thresholds; their mean errs less than either on models left out. How far it is believed is found
+by leaving groups of the known rows out: few, uneven rows teach nothing that holds for the next model. A
+publisher that nobody has seen gets neither: runs of others make its composed times worse (docs/adr/0012).
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.features.tiles import FloatArray
 
@@ -22,7 +24,33 @@ _FORESTS = 4
 """Boosters of other random shares of rows and columns, whose mean is taken."""
 
 
-def source_log_factors(features: FloatArray, target: FloatArray, asked: FloatArray, seed: int) -> FloatArray:
+_SHARES = np.linspace(0.0, 1.0, 5)
+_SHARE_UNTESTED = 0.5
+
+
+def believed_share(features: FloatArray, target: FloatArray, group: NDArray[np.str_], seed: int) -> float:
+    """Share of the correction, 0 to 1, that errs least on each group of the rows when it is left out.
+
+    Args:
+        features, target: as `source_log_factors` takes. group: (n,) what is left out together.
+    """
+    found, truth = [], []
+    for name in np.unique(group):
+        inside = group == name
+        if (~inside).sum() >= LEAST_ROWS:
+            known = features[~inside], target[~inside]
+            found.append(source_log_factors(*known, features[inside], seed, forests=1))
+            truth.append(target[inside])
+    if not found:
+        return _SHARE_UNTESTED
+    factors, wanted = np.concatenate(found), np.concatenate(truth)
+    errors = [float(np.abs(np.expm1(share * factors - wanted)).mean()) for share in _SHARES.tolist()]
+    return float(_SHARES[int(np.argmin(errors))])
+
+
+def source_log_factors(
+    features: FloatArray, target: FloatArray, asked: FloatArray, seed: int, *, forests: int = _FORESTS
+) -> FloatArray:
     """(m,) log(expected / composed) of `asked` rows.
 
     Args:
@@ -32,7 +60,7 @@ def source_log_factors(features: FloatArray, target: FloatArray, asked: FloatArr
     middle = float(np.median(target))
     left = np.clip(target - middle, -_LIMIT_LOG, _LIMIT_LOG)
     smooth = _process(features, left, asked)
-    return np.asarray(middle + (smooth + _trees(features, left, asked, seed)) / 2)
+    return np.asarray(middle + (smooth + _trees(features, left, asked, seed, forests)) / 2)
 
 
 def _process(features: FloatArray, target: FloatArray, asked: FloatArray) -> FloatArray:
@@ -50,7 +78,9 @@ def _kernel(left: FloatArray, right: FloatArray) -> FloatArray:
     return np.asarray(_AMPLITUDE**2 * np.exp(-np.maximum(square, 0.0) / 2))
 
 
-def _trees(features: FloatArray, target: FloatArray, asked: FloatArray, seed: int) -> FloatArray:
+def _trees(
+    features: FloatArray, target: FloatArray, asked: FloatArray, seed: int, forests: int
+) -> FloatArray:
     import xgboost
 
     chosen = {
@@ -66,7 +96,5 @@ def _trees(features: FloatArray, target: FloatArray, asked: FloatArray, seed: in
         "verbosity": 0,
     }
     matrix = xgboost.DMatrix(features, target)
-    forests = [xgboost.train({**chosen, "seed": seed + n}, matrix, _ROUNDS) for n in range(_FORESTS)]
-    return np.asarray(
-        np.mean([forest.inplace_predict(asked) for forest in forests], axis=0), dtype=np.float64
-    )
+    grown = [xgboost.train({**chosen, "seed": seed + n}, matrix, _ROUNDS) for n in range(forests)]
+    return np.asarray(np.mean([forest.inplace_predict(asked) for forest in grown], axis=0), dtype=np.float64)

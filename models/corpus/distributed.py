@@ -5,10 +5,10 @@ Of `curated/distributed_training.csv.gz` these rows stay out: 154 of llm-foundry
 memory (`verified` = 0), and Korthikanti et al., which is evaluated (D6) and never trained on. D01651 is
 D01650 again under another device, and faster than that device's peak; D00965 states ten times and D00907 and
 D00930 state twice the time that belongs to their own TFLOP/s. What a row does not say and is assumed here:
-vTrain's vocabulary of 51,200 and full recomputation (its repository's validation runs); no recomputation where
-NVIDIA's tables are silent, but in JAX's as much as makes the activations fit; optimizer states sharded among
-replicas in NVIDIA's tables (their recipes' distributed optimizer); attention written out in Paxml, where
-Transformer Engine's fused attention was to be asked for (its 126M runs take what scores in memory cost).
+vTrain's vocabulary of 51,200 and full recomputation (its repository's validation runs); no recomputation
+where NVIDIA's tables are silent, but in JAX's as much as makes the activations fit; optimizer states sharded
+among replicas in NVIDIA's tables (their recipes' distributed optimizer); attention written out in Paxml,
+where Transformer Engine's fused one had to be asked for (its 126M runs take what scores in memory cost).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from predictor.evaluation.rows import EvaluationRow, error_rows
 from predictor.features.tiles import FloatArray
 from predictor.models.corpus.distributed import BIGSCIENCE_V100, VTRAIN
 from predictor.models.plan_calibration import PlanPoint, fit_plan_calibration, spread_out
-from predictor.models.source_correction import LEAST_ROWS, source_log_factors
+from predictor.models.source_correction import LEAST_ROWS, believed_share, source_log_factors
 from predictor.models.step_correction_training import (
     CorrectionTable,
     fit_correction,
@@ -76,8 +76,9 @@ def _by_group(table: CorrectionTable, group: NDArray[np.str_]) -> FloatArray:
             asked, known = mine & (group == name), mine & (group != name)
             if known.sum() >= LEAST_ROWS:
                 features, target = table.features[known], table.target[known]
+                share = believed_share(features, target, group[known], SEED)
                 factors = source_log_factors(features, target, table.features[asked], SEED)
-                found[asked] = factors - table.target[asked]
+                found[asked] = share * factors - table.target[asked]
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.models.source_correction import source_log_factors
+from predictor.models.source_correction import believed_share, source_log_factors
 from tests.unit.models.test_step_correction import table
 
 
@@ -24,3 +24,20 @@ def test_runs_that_are_far_off_teach_little() -> None:
     target[0] = 3.0
     factors = source_log_factors(features[:60], target[:60], features[60:], 1)
     assert np.abs(factors - target[60:]).mean() < 0.03
+
+
+def test_what_holds_for_groups_left_out_is_believed() -> None:
+    found = table()
+    mine = found.source == "one"
+    features, target, model = found.features[mine], found.target[mine], found.model[mine]
+    assert believed_share(features, target, model, 1) == 1.0
+
+
+def test_what_does_not_is_not() -> None:
+    """Groups that err in opposite directions teach nothing of one another."""
+    found = table()
+    mine = found.source == "one"
+    features, model = found.features[mine], found.model[mine]
+    side = np.where(np.isin(model, ["m0", "m1"]), 0.3, -0.3)
+    assert believed_share(features, side, np.where(side > 0, "a", "b"), 1) == 0.0
+    assert believed_share(features[:8], side[:8], np.full(8, "a"), 1) == 0.5
