@@ -127,5 +127,6 @@ def _alive(timeline: MemoryTimeline, step: int) -> tuple[LiveTensor, ...]:
             _WORDS[line] if timeline.training or line is not Line.TRANSIENT else "result that is still read"
         )
         maker = names[node] if node < len(names) else "optimizer"
-        found.append(LiveTensor(timeline.name[row], maker, int(timeline.size_bytes[row]), words))
+        # Captured modules name no values.
+        found.append(LiveTensor(timeline.name[row] or maker, maker, int(timeline.size_bytes[row]), words))
     return tuple(found)
