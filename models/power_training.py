@@ -75,6 +75,8 @@ _PULL = 0.003
 # Least weight of a reading that says hardly anything about the demand, because the limit set it.
 _LEAST_LEVERAGE = 0.02
 SITUATIONS = ("known", "new_job", "new_device", "new_device_and_job")
+# Beyond this level a quantile is a single odd reading.
+_HIGHEST_LEVEL = 0.985
 
 
 def train_power(samples: Sequence[PowerSample], *, calibrate: bool = True) -> TrainedModel:
@@ -151,11 +153,12 @@ def _spreads(samples: Sequence[PowerSample], start: PowerBase) -> dict[str, floa
             # folds are the few devices, and the level of three of them would be no quantile at all.
             rows = situation == "new_device"
             count = len(scores[situation]) if rows else len(set(groups[situation]))
-            level = min(1.0, COVERAGE * (1.0 + 1.0 / count))
+            level = min(_HIGHEST_LEVEL, COVERAGE * (1.0 + 1.0 / count))
             quantile = grouped_quantile(np.array(scores[situation]), np.array(groups[situation]), level)
             widest = max(widest, quantile)
         # A situation that no fold showed is at least as uncertain as every one before it.
         found[situation] = quantile if scores[situation] else max(widest, log(2.0))
+    found["new_device_and_job"] = max(found["new_device_and_job"], found["new_job"])
     return found
 
 
