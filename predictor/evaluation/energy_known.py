@@ -91,8 +91,6 @@ KINDS: Mapping[str, str] = {
     "workload:all": "watts of a job, workload left out",
     "network:all": "watts of a job, network left out",
     "device:all": "watts of a job, device left out",
-    "run:power:all": "watts of a job, runs left out",
-    "run:energy:all": "joules per image, runs left out",
     "model:power:all": "watts of a small job, network left out",
     "model:energy:all": "joules per image, network left out",
     "served, model left out: W per device": "watts of served decoders, decoder left out",
@@ -104,7 +102,7 @@ KINDS: Mapping[str, str] = {
     "node:fitted on the other benchmarks": "watts of nodes, benchmark left out",
     "node:bottom-up": "watts of nodes, none measured",
 }
-"""Group of a coverage row -> the kind of hold that it stands for in E6."""
+"""Group of a coverage row -> its kind of hold in E6. Runs left out at random are no groups."""
 
 
 def interval_rows(rows: Sequence[EvaluationRow]) -> list[EvaluationRow]:
