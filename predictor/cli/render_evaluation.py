@@ -32,7 +32,10 @@ def evaluation_view(rows: Sequence[EvaluationRow]) -> RenderableType:
 
 
 def meets_goal(row: EvaluationRow) -> bool:
-    """Errors must not exceed their goal, coverage must not fall below it."""
+    """Errors must not exceed their goal, coverage and hits must not fall below it."""
     if row.goal is None:
         return True
-    return row.value >= row.goal if row.metric == "coverage" else row.value <= row.goal
+    return row.value >= row.goal if row.metric in _MORE_IS_BETTER else row.value <= row.goal
+
+
+_MORE_IS_BETTER = frozenset({"coverage", "hit_rate"})

@@ -92,3 +92,17 @@ def test_what_one_command_writes_the_next_one_reads() -> None:
         signature(evaluate).parameters["corpus"].default,
     }
     assert folders == {Path(".corpus")}
+
+
+def test_hits_and_coverage_are_goals_from_below() -> None:
+    from predictor.cli.render_evaluation import meets_goal
+    from predictor.evaluation.rows import EvaluationRow
+
+    for metric, value, met in (
+        ("hit_rate", 0.96, True),
+        ("hit_rate", 0.94, False),
+        ("coverage", 0.94, False),
+        ("mape", 0.94, True),
+        ("mape", 0.96, False),
+    ):
+        assert meets_goal(EvaluationRow("M3", "memory", "none", "all", metric, value, 0.95, 1)) is met
