@@ -50,7 +50,7 @@ def _ratio_rows(cells: Sequence[JobCell]) -> list[EvaluationRow]:
         ratios = card_ratios([cell for cell in cells if cell.hold == hold])
         for network, (ours, measured) in sorted(ratios.items()):
             errors = np.array([abs(ours / measured - 1.0)])
-            name = f"{network}: J per image, {NEW_CARD} over {OLD_CARD} ({measured:.2f} measured)"
+            name = f"{hold}: {network}, {NEW_CARD} over {OLD_CARD} ({measured:.2f} measured)"
             rows += error_rows(errors, id="E3", suite=SUITE, hold=hold, group=name, goal_mean=goal)[:1]
         order = [(ours > 1.0) == (measured > 1.0) for ours, measured in ratios.values()]
         # Cards within two per cent of each other have no order to find.
