@@ -66,7 +66,7 @@ from predictor.types import Runtime
 
 THINNING = 8
 _FAMILY_SETTINGS: Mapping[str, BoostSettings] = {
-    DEVICE: replace(SETTINGS[DEVICE], rounds=200),
+    DEVICE: replace(SETTINGS[DEVICE], rounds=150),
     HOST: SETTINGS[HOST],
 }
 _TAUGHT_BY = 2
@@ -192,7 +192,7 @@ def _scaled(held: Held, groups: TextArray, count: int) -> FloatArray:
             order = random.permutation(len(residual))
             seen, rest = order[:count], order[count:]
             errors.append(np.abs(np.expm1(residual[rest] - np.median(residual[seen]))))
-    return np.concatenate(errors)
+    return np.concatenate([np.zeros(0), *errors])
 
 
 def _anchored(held: Held, old: Held) -> Held:
@@ -303,6 +303,8 @@ def _coverage_rows(families: Mapping[str, Held], chips: ChipsHeld) -> list[Evalu
 
 
 def _cross_coverage(held: Held, groups: TextArray, label: str, goal: float | None) -> list[EvaluationRow]:
+    if len(np.unique(groups)) < 2:
+        return []
     inside, widths = np.zeros(len(groups), dtype=np.bool_), np.zeros(len(groups))
     for name in np.unique(groups):
         own = groups == name
