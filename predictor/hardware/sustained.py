@@ -112,7 +112,7 @@ def reached_matrix_rate(device: DeviceSpec, compute: str) -> float:
     if watts is None:
         share = _BEST_AT_1_W + _BEST_PER_LOG_W * log(device.tdp_w / (peak * 1e-12))
         return sustained_matrix_rate(device, compute) * min(_BEST_HIGH, max(_BEST_LOW, share))
-    share = max(_BEST_LOW, (device.tdp_w / watts) ** (1 / 3))
+    share = max(_BEST_LOW, float((device.tdp_w / watts) ** (1 / 3)))
     return peak * min(_BEST_HIGH, share, _BEST_OF_SUSTAINED * sustained_fraction(device, compute))
 
 
@@ -123,8 +123,8 @@ def _rated_watts(device: DeviceSpec, compute: str) -> float | None:
     if per_tflops is None or rated is None:
         return None
     width = max(_LEAST_WIDTH, rated / (device.core_count * device.clock_hz))
-    energy = per_tflops * (width / _WIDTH) ** -_WIDTH_POWER
-    faster = (matrix_peak(device, compute) / rated) ** _TYPE_POWER
+    energy = per_tflops * float((width / _WIDTH) ** -_WIDTH_POWER)
+    faster = float((matrix_peak(device, compute) / rated) ** _TYPE_POWER)
     return energy * (device.clock_hz * 1e-9) ** 2 * rated * 1e-12 * faster
 
 
