@@ -61,3 +61,13 @@ def test_too_few_rows() -> None:
         fit_plan_calibration(points[:2], [0.1, 0.1])
     with pytest.raises(InvalidData, match="expected at least 9"):
         spread_out(points, 9, [1, 2])
+
+
+def test_rows_that_were_measured_often_agree_on_their_mean() -> None:
+    """Equal rows, with equal and with other times, leave the equations solvable."""
+    point = grid()[0][0]
+    for times in ([0.2] * 40, [0.1, 0.3] * 20):
+        fitted = fit_plan_calibration([point] * 40, times)
+        assert fitted.log_factors([point])[0] == pytest.approx(0.2, abs=0.02)
+        assert 0 < fitted.log_spreads([point])[0] < 0.3
+        assert np.abs(fitted.left_out(times) - 0.2).max() < 0.03
