@@ -65,7 +65,8 @@ def test_energy_is_power_times_time_times_devices(
     idle = energy.breakdown_j["static"] + energy.breakdown_j["stalled"]
     assert isclose(idle, idle_j, rel_tol=1e-9)
     # Devices that wait for others stall longer.
-    assert energy.breakdown_j["stalled"] >= 0 and (replicas == 1 or energy.breakdown_j["stalled"] > 0)
+    assert energy.breakdown_j["stalled"] >= 0
+    assert replicas == 1 or energy.breakdown_j["stalled"] > 0
     assert (energy.breakdown_j["communication"] > 0) == (time.breakdown_s["communication"] > 0)
     assert energy.energy_j.low < energy.energy_j.value < energy.energy_j.high
 
