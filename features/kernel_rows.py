@@ -24,7 +24,7 @@ from predictor.features.work import AttentionShape, Family, OpWork
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.hardware.sustained import matrix_peak, reached_matrix_rate, sustained_matrix_rate
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 
 
 class KernelModel(StrEnum):
