@@ -97,8 +97,8 @@ def allocated_rows(table: pl.DataFrame) -> AllocatedRows:
 def finetune_rows(table: pl.DataFrame, context_bytes: float) -> AllocatedRows:
     """The measured rows of `predictor.models.corpus.finetune_memory` whose samples have a known length.
 
-    That is all but torchtune's: what litgpt's tables leave out, its data set says. `context_bytes` is taken from what a device's monitor showed. Held out together: a network (`group`), or a
-    tool (`kind`).
+    That is all but torchtune's: what litgpt's tables leave out, its data set says. `context_bytes` is taken
+    from what a device's monitor showed. Held out together: a network (`group`), or a tool (`kind`).
     """
     import polars as pl
 
