@@ -11,6 +11,7 @@ trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; wait "$serve
 echo "\$ perfcast predict ${question[*]}"
 perfcast predict "${question[@]}" --out "$work/in_process.json"
 
+: >"$work/log"
 PERFCAST_PORT=0 PERFCAST_ACCESS_LOG=false python server.py 2>"$work/log" &
 server=$!
 address=""

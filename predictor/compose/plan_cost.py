@@ -39,8 +39,11 @@ def is_plain(plan: Plan) -> bool:
     )
 
 
-def _needs_framework(plan: Plan) -> bool:
-    """True for plans that split or recompute layers: a framework's modules do, torch's own do not."""
+def needs_framework(plan: Plan) -> bool:
+    """True for plans that split or recompute layers: a framework's modules do, torch's own do not.
+
+    Such frameworks bring fused optimizers.
+    """
     return plan.splits_graph or plan.recompute is not Recompute.NONE
 
 
@@ -67,7 +70,7 @@ def microbatch_costs(
     slowdown: float = 1.0,
 ) -> MicrobatchCosts:
     """Costs of one microbatch; launch gaps stretch all kernels evenly."""
-    trains = bool(rank.program.gradients) and runtime is Runtime.EAGER and _needs_framework(plan)
+    trains = bool(rank.program.gradients) and runtime is Runtime.EAGER and needs_framework(plan)
     alone = compose_time(
         rank.program,
         costs,

@@ -16,6 +16,7 @@ import numpy as np
 from predictor.compose.exchange_sources import plan_log_spread
 from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
 from predictor.features.dtype import Compute
+from predictor.features.kernel_rows import KernelModel, kernel_model
 from predictor.features.work import OpWork, Phase, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.aggregate_features import JobContext
@@ -96,9 +97,13 @@ def price_program(
     model: OpTimeModel,
     step: StepTimeModel | None = None,
     job: JobContext | None = None,
+    *,
+    fused_optimizer: bool = False,
 ) -> ProgramCosts:
     """Prices each distinct kernel of the program once; `step` corrects them for the job.
 
+    Products that were timed on such a device keep their times: a whole iteration cannot tell forward's from
+    the gradients'. So does the optimizer under `fused_optimizer`: timed iterations ran torch's, of many passes.
     Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed,
     and what runs around those products is not what the timed frameworks run.
     """
@@ -111,6 +116,10 @@ def price_program(
         return ProgramCosts(costs, index, launches)
     count = np.bincount(index, minlength=len(works)).astype(np.float64)
     corrected = step.costs(works, count, costs, device, job)
+    kept = np.array([kernel_model(work, device) is KernelModel.PRODUCT for work in works]) & ~costs.unmeasured
+    if fused_optimizer:
+        kept |= np.array([work.phase is Phase.OPTIMIZER for work in works])
+    corrected = replace(corrected, time_s=np.where(kept, costs.time_s, corrected.time_s))
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
 
 
