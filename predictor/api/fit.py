@@ -292,7 +292,7 @@ class _Search:
         if len({program.memory.live_peak_bytes for program in programs}) == 1:
             raise InvalidRequest(
                 f"fit: {self.axis.name} changes nothing: no tensor that counts at the peak has it; `perfcast "
-                "graph inspect` lists the graph's dimensions",
+                "graph show` lists the graph's dimensions",
                 field="axis",
             )
         found = SizedPrograms.of(near, programs)

@@ -45,10 +45,11 @@ def from_config(
     ] = None,
 ) -> None:
     """Write the graph of a transformer from its configuration: sizes only, no weights, nothing downloaded."""
-    from predictor.cli.output import write_bytes
+    from predictor.cli.output import keep_input, write_bytes
     from predictor.features.architectures.from_config import from_config as build
     from predictor.units import format_bytes
 
+    keep_input(config, out)
     data = build(
         config,
         batch="batch" if batch is None else batch,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from predictor.errors import OutputNotWritable
 from predictor.files import write_whole
 
 
@@ -20,6 +21,17 @@ def write_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes a list of objects, one a line, to standard output."""
     lines = ",\n".join(f"  {json.dumps(row, allow_nan=False, ensure_ascii=False)}" for row in rows)
     sys.stdout.write(f"[\n{lines}\n]\n" if rows else "[]\n")
+
+
+def keep_input(source: str | Path, target: str | Path | None) -> None:
+    """Raises OutputNotWritable where an output would take the place of the file that was read."""
+    try:
+        same = target is not None and Path(target).samefile(source)
+    except (OSError, ValueError):
+        # One of them does not exist, or is no path at all.
+        return
+    if same:
+        raise OutputNotWritable(f"{target} is the file that is read; name another to write")
 
 
 def write_text(text: str, target: Path | None = None) -> None:

@@ -103,7 +103,7 @@ def price_program(
     """Prices each distinct kernel of the program once; `step` corrects them for the job.
 
     Products that were timed on such a device keep their times: a whole iteration cannot tell forward's from
-    the gradients'. So does the optimizer under `fused_optimizer`: timed iterations ran torch's, of many passes.
+    the gradients'. So does the optimizer under `fused_optimizer`: timed iterations ran torch's many passes.
     Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed,
     and what runs around those products is not what the timed frameworks run.
     """

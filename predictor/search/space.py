@@ -43,13 +43,17 @@ class Facts:
     selective: bool = True
 
 
+WHOLE_SHARE = 0
+
+
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
     """Choices, axis by axis; a candidate takes one of each.
 
     Attributes:
         max_devices: no candidate uses more. dp: None is every divisor of the batch.
-        samples: sizes of a microbatch. chunks: model chunks per device, above 1 interleaved.
+        samples: sizes of a microbatch; WHOLE_SHARE is all samples of a replica at once.
+        chunks: model chunks per device, above 1 interleaved.
     """
 
     max_devices: int
@@ -84,7 +88,7 @@ def default_space(facts: Facts, max_devices: int | None = None) -> SearchSpace:
         pp=tuple(n for n in pp if n <= min(facts.pieces, limit)),
         ep=tuple(n for n in powers if facts.experts and n <= facts.experts) or (1,),
         zero=(0, 1, 2, 3) if training else (0, 3),
-        samples=tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= facts.batch) or (facts.batch,),
+        samples=(WHOLE_SHARE, *(2**n for n in range(9) if 2**n <= facts.batch)),
         schedules=_PIPELINES if training else (Schedule.ONE_F_ONE_B,),
         recompute=tuple(
             kind
@@ -223,8 +227,11 @@ def _grid(space: SearchSpace, facts: Facts, others: int, ep: int, pp: int) -> Pl
         )
     )
     share = facts.batch // dp
+    whole = samples == WHOLE_SHARE
+    samples = np.where(whole, share, samples)
     keep = (facts.batch % dp == 0) & (dp * others <= space.max_devices) & (dp % ep == 0)
-    keep &= (share >= samples) & (share % samples == 0)
+    keep &= (share >= samples) & (samples > 0)
+    keep &= (share % np.maximum(samples, 1) == 0) & ~(whole & np.isin(share, space.samples))
     keep &= (zero == 0) | (dp > 1)
     dp, samples, zero, share = dp[keep], samples[keep], zero[keep], share[keep]
     one = np.ones_like(dp)

@@ -169,3 +169,10 @@ def test_a_thin_graph_stands_for_the_whole(model: str) -> None:
     assert [pieces.repeats[row] for row in rows] == list(whole.repeats)
     assert thin.graph.parameters < graph.parameters
     assert Plan() == Plan(dp=1)
+
+
+@pytest.mark.parametrize("batch", [7, 100])
+def test_a_whole_share_of_any_size_is_one_microbatch(predictor: Predictor, batch: int) -> None:
+    asked = PredictionRequest(Path("examples/resnet50.onnx"), device="a100-sxm-80gb", batch=batch)
+    found = predictor.search_plans(asked, max_devices=1)
+    assert found.best[0].plan == Plan()
