@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.tiles import FloatArray
+from predictor.hardware.catalog import list_devices
 from predictor.hardware.spec import DeviceSpec
 from predictor.hardware.sustained import matrix_peak
 from predictor.models.aggregate_features import CLASSES, JobContext
@@ -125,7 +126,21 @@ def is_consumer_board(device: DeviceSpec) -> bool:
     Its clocks run above their rating, and its tensor cores at half their rate; boards for servers and
     workstations are rated at a clock that they seldom exceed.
     """
-    return _CONSUMER.match(device.id) is not None
+    # A board of the user's own may be one of the catalogue's under another name.
+    name = next((board.id for board in list_devices() if _numbers(board) == _numbers(device)), device.id)
+    return _CONSUMER.match(name) is not None
+
+
+def _numbers(device: DeviceSpec) -> tuple[object, ...]:
+    return (
+        device.architecture,
+        device.core_count,
+        device.clock_hz,
+        device.vector_flops_per_s,
+        device.memory_bytes,
+        device.memory_bytes_per_s,
+        device.tdp_w,
+    )
 
 
 def _ratios(apart: FloatArray, clock: FloatArray) -> FloatArray:

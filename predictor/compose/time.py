@@ -25,7 +25,7 @@ from predictor.models.op_time import ANALYTIC, LEARNED, OpCosts, OpTimeModel
 from predictor.models.step_time import StepCosts, StepTimeModel
 from predictor.parallel.data_parallel import schedule_gradients
 from predictor.parallel.plan import Plan
-from predictor.types import Coverage, Interval, Runtime
+from predictor.types import Coverage, Interval, Precision, Runtime
 
 # Host time per kernel launch. 5 µs is the middle of the 4-6 µs that public whole-model timings of eager
 # PyTorch support; compiled code launches through a thin wrapper at about 0.4 of that.
@@ -44,6 +44,7 @@ Python per kernel, and several kernels that no graph shows (random states, main 
 From Megatron-LM's own runs (megatron_golden): GPT of 12 layers x 512 on A100 with local modules takes
 0.0923 s with one microbatch and 0.3326 s with eight, so 34.3 ms each for the 503 kernels of our program.
 """
+_EXACT = {Compute.TF32: Compute.FP32}
 _NARROW = frozenset({Compute.FP8, Compute.FP4})
 ANALYTIC_LOG_SPREAD = 0.5
 """Log half-width on what no measurement here calibrates: exchanges, bubbles, launch gaps."""
@@ -116,9 +117,18 @@ def price_program(
         return ProgramCosts(costs, index, launches)
     count = np.bincount(index, minlength=len(works)).astype(np.float64)
     corrected = step.costs(works, count, costs, device, job)
-    kept = np.array([kernel_model(work, device) is KernelModel.PRODUCT for work in works]) & ~costs.unmeasured
+    if job.precision is Precision.TF32:
+        # TF32 allows rounded products and forces none.
+        exact_works = tuple(replace(work, compute=_EXACT.get(work.compute, work.compute)) for work in works)
+        exact_costs = model.costs(exact_works, device)
+        exact_job = replace(job, precision=Precision.FP32)
+        exact = step.costs(exact_works, count, exact_costs, device, exact_job)
+        if count @ exact.time_s < count @ corrected.time_s:
+            works, costs, corrected = exact_works, exact_costs, exact
+    kept = np.array([kernel_model(work, device) is KernelModel.PRODUCT for work in works], dtype=bool)
+    kept &= ~costs.unmeasured
     if fused_optimizer:
-        kept |= np.array([work.phase is Phase.OPTIMIZER for work in works])
+        kept |= np.array([work.phase is Phase.OPTIMIZER for work in works], dtype=bool)
     corrected = replace(corrected, time_s=np.where(kept, costs.time_s, corrected.time_s))
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
 

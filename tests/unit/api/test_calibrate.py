@@ -71,7 +71,7 @@ def test_answers_follow_the_measurements(
     first, second = (p.predict(request("resnet50", DEVICE)) for p in (before, after))
     ratio = second.iteration_time_s.value / first.iteration_time_s.value
     assert 1.3 < ratio < 1.6
-    assert width(second) <= width(first)
+    assert width(second) <= width(first) * (1 + 1e-12)
     assert sum(second.time_breakdown_s.values()) == pytest.approx(second.iteration_time_s.value)
     assert after.predict(request("resnet50", OTHER)) == replace(
         before.predict(request("resnet50", OTHER)), bundle=after.bundle_id

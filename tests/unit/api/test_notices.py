@@ -31,7 +31,7 @@ def test_a_device_whose_iterations_were_timed_is_not_blamed(predictor: Predictor
     assert _notice(predictor, "TIME_OUT_OF_RANGE", KNOWN, batch=1) is None
 
 
-@pytest.mark.parametrize(("device", "precision"), [(UNKNOWN, "fp32"), (KNOWN, "fp16")])
+@pytest.mark.parametrize(("device", "precision"), [(UNKNOWN, "fp32"), ("l4-pcie-24gb", "fp16")])
 def test_a_device_or_precision_without_measurements_is_named(
     predictor: Predictor, device: str, precision: str
 ) -> None:

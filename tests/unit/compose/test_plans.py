@@ -95,7 +95,7 @@ def columns_of(predictor: Predictor, plan: Plan, batch: int = 4, mode: Mode = Mo
 def test_whole_replicas_cost_what_the_plain_graph_costs(predictor: Predictor, dp: int, mode: Mode) -> None:
     plan = Plan(dp=dp)
     plain = predictor.predict(replace(request(batch=4 * dp, dp=dp), mode=mode))
-    cluster = find_cluster(CLUSTER)
+    cluster = predictor.links.measured(find_cluster(CLUSTER), Runtime.EAGER)
     time, _ = compose_plan(columns_of(predictor, plan, mode=mode), plan, cluster, training=mode is Mode.TRAIN)
     assert time.iteration.value == pytest.approx(plain.iteration_time_s.value, rel=1e-9)
     for name, part in plain.time_breakdown_s.items():
