@@ -92,7 +92,7 @@ stubs: setup ## committed gRPC stubs are those of the protos
 .PHONY: spelling
 spelling: setup ## codespell over tracked text
 	@git ls-files -z ':!*.onnx' ':!*.ubj' ':!*.ubj.z' ':!predictor/v1' ':!LICENSE' ':!predictor/features' ':!predictor/models' ':!predictor/hardware/data/carbon.json' | \
-	  xargs -0 $(BIN)/codespell --ignore-words-list=mape,te,trian,sise
+	  xargs -0 $(BIN)/codespell --ignore-words-list=mape,nd,te,trian,sise
 
 .PHONY: proto
 proto: setup ## regenerates predictor/v1 from proto/
