@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -64,7 +64,8 @@ def bind(
     numbers = _from_shapes(declared, input_shapes)
     numbers.update((name, number) for name, number in dims.items() if name not in numbers)
     shapes = {name: tuple(input_shapes.get(name, known.dims or ())) for name, known in declared.items()}
-    leading = _batch_symbols(shapes, numbers)
+    axes = {name: _batch_axis(known.dims) for name, known in declared.items()}
+    leading = _batch_symbols(shapes, numbers, axes)
     numbers.update(dict.fromkeys(leading, 1 if batch is None else batch))
     replaced = None
     if batch is not None and not leading:
@@ -91,7 +92,7 @@ def bind(
     if missing:
         raise _unbound(missing)
     notes = [_empty_notice(name) for name, known in inputs.items() if known.dims and known.dims[0] == 0]
-    size = _batch_of(inputs, shapes, leading)
+    size = _batch_of(inputs, shapes, leading, axes)
     _wrap_containers(model, inputs, lengths, notes)
     if replaced is None:
         return Binding(inputs, numbers, size, notes=tuple(notes))
@@ -235,16 +236,27 @@ def _from_shapes(
     return numbers
 
 
-def _batch_symbols(shapes: Mapping[str, tuple[Dim, ...]], numbers: Mapping[str, int]) -> list[str]:
-    """Unbound symbols that lead inputs and stand nowhere else: a sequence length may lead, but not only."""
+_BATCH_NAMES = frozenset({"batch", "batch_size", "batchsize", "batch_dim", "nbatch", "bs"})
+
+
+def _batch_axis(dims: Sequence[Dim] | None) -> int:
+    """Axis of samples: that whose symbol is called batch (recurrent models put time first), or the first."""
+    names = (dim.lower() if isinstance(dim, str) else "" for dim in dims or ())
+    return next((axis for axis, name in enumerate(names) if name in _BATCH_NAMES), 0)
+
+
+def _batch_symbols(
+    shapes: Mapping[str, tuple[Dim, ...]], numbers: Mapping[str, int], axes: Mapping[str, int]
+) -> list[str]:
+    """Unbound symbols that count samples and stand nowhere else: a sequence length may lead, but not only."""
     inner = {
         part
-        for dims in shapes.values()
-        for dim in dims[1:]
-        if isinstance(dim, str)
+        for name, dims in shapes.items()
+        for axis, dim in enumerate(dims)
+        if isinstance(dim, str) and axis != axes[name]
         for part in symbols_of(dim)
     }
-    first = [dims[0] for dims in shapes.values() if dims]
+    first = [dims[axes[name]] for name, dims in shapes.items() if dims]
     return list(
         dict.fromkeys(
             dim
@@ -281,16 +293,21 @@ def _number(dim: Dim, numbers: Mapping[str, int]) -> int | None:
 
 
 def _batch_of(
-    inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[Dim, ...]], leading: Iterable[str]
+    inputs: Mapping[str, TensorType],
+    shapes: Mapping[str, tuple[Dim, ...]],
+    leading: Iterable[str],
+    axes: Mapping[str, int],
 ) -> int:
-    """Leading dimension of the first input that carries the batch symbol, else of the first that has one."""
+    """Samples of the first input that carries the batch symbol, else of the first that has one."""
     symbols = set(leading)
-    carrying = [name for name, dims in shapes.items() if dims and dims[0] in symbols]
+    carrying = [name for name, dims in shapes.items() if dims and dims[axes[name]] in symbols]
+    carrying += [name for name, axis in axes.items() if axis]
     for name in (*carrying, *inputs):
         shape = inputs[name].shape
         # An empty input has no samples; one is what a rate can be given for.
-        if shape and shape[0]:
-            return shape[0]
+        axis = axes[name]
+        if shape and axis < len(shape) and shape[axis]:
+            return shape[axis]
     return 1
 
 

@@ -233,3 +233,17 @@ def test_impossible_sizes_in_the_file_are_named() -> None:
     with pytest.raises(InvalidGraph, match="'image' has dimension -1"):
         read_graph(data)
     assert read_graph(data, input_shapes={"image": (2, 3, 8, 8)}).batch == 2
+
+
+def test_a_symbol_called_batch_counts_samples_wherever_it_stands() -> None:
+    b = GraphBuilder()
+    data = b.build([b.relu(b.input("x", ("seq", "batch", 512)))])
+    by_name, by_batch = (
+        read_graph(data, dims={"batch": 8, "seq": 16}),
+        read_graph(data, batch=8, dims={"seq": 16}),
+    )
+    assert by_name.batch == by_batch.batch == 8
+    assert by_name.values["x"].shape == by_batch.values["x"].shape == (16, 8, 512)
+    assert read_graph(data, input_shapes={"x": (16, 4, 512)}).batch == 4
+    with pytest.raises(UnboundSymbol, match="--dim seq=N"):
+        read_graph(data, batch=8)
