@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.errors import InvalidData
 from predictor.features.architectures.megatron import AttentionKernel, MegatronConfig, Style
 from predictor.features.dtype import DType
-from predictor.models.corpus.build import Progress, silent, write_table
+from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.megatron_jobs import MegatronJob, rank_memory
 from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
 from predictor.parallel.memory_weights import GradientBuffers
@@ -38,16 +38,6 @@ _HEAD_DIM = 128
 # DeepSpeed's default `reduce_bucket_size`, in elements of 16 bits; BF16_Optimizer has no such buckets.
 _BUCKET_ELEMENTS = 5e8
 _RANKS_KEPT = 4
-
-
-def write_bigscience_memory(root: Path, corpus: Path, *, progress: Progress = silent) -> pl.DataFrame:
-    """Builds the table and writes `corpus`/bigscience_memory.parquet.
-
-    Raises InvalidData when the rows are absent, OutputNotWritable when the file cannot be written.
-    """
-    table = bigscience_table(root / FOLDER, progress=progress)
-    write_table(table, corpus, TABLE)
-    return table
 
 
 def bigscience_table(folder: Path, *, progress: Progress = silent) -> pl.DataFrame:

@@ -175,11 +175,11 @@ def _build(source: Source, root: Path, out: Path, progress: Progress) -> CorpusE
 def _write_plan_memory(root: Path, out: Path, progress: Progress) -> None:
     """Tables of jobs under plans, from the folders that are there."""
     from predictor.models.corpus import finetune_memory, megatron_memory
+    from predictor.models.corpus.job_tables import write_job_table
 
-    if (root / megatron_memory.FOLDER).is_dir():
-        megatron_memory.write_megatron_memory(root, out, progress=progress)
-    if (root / finetune_memory.FOLDER).is_dir():
-        finetune_memory.write_finetune_memory(root, out, progress=progress)
+    for source in (megatron_memory, finetune_memory):
+        if (root / source.FOLDER).is_dir():
+            write_job_table(source.TABLE, root, out, progress=progress)
 
 
 def _rows_sha256(frame: pl.DataFrame) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.hardware.catalog import find_device
-from predictor.models.corpus.build import Progress, silent, write_table
+from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.finetune import FinetuneRow, job_memory, read_rows
 from predictor.models.memory_allocated import ALLOCATED_FEATURES, AllocatedJob, allocated_features
 from predictor.parallel.memory_stages import StageMemory
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 TABLE, FOLDER = "finetune_memory", "curated"
-
-
-def write_finetune_memory(root: Path, corpus: Path, *, progress: Progress = silent) -> pl.DataFrame:
-    """Builds the table and writes `corpus`/finetune_memory.parquet.
-
-    Raises InvalidData when the rows are absent, OutputNotWritable when the file cannot be written.
-    """
-    table = finetune_table(root / FOLDER, progress=progress)
-    write_table(table, corpus, TABLE)
-    return table
 
 
 def finetune_table(folder: Path, *, progress: Progress = silent) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from predictor.errors import PerfcastError
 from predictor.features.dtype import DType
 from predictor.hardware.catalog import find_device
-from predictor.models.corpus.build import Progress, silent, write_table
+from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.megatron_golden import GoldenRun, read_runs
 from predictor.models.corpus.megatron_jobs import MegatronJob, job_of, last_stage, rank_memory
 from predictor.models.memory_allocated import ALLOCATED_FEATURES, AllocatedJob, allocated_features
@@ -26,16 +26,6 @@ TABLE = "megatron_memory"
 FOLDER = "megatron_golden"
 # Ranks' memories that are kept at once: rows of a case follow one another.
 _KEPT = 8
-
-
-def write_megatron_memory(root: Path, corpus: Path, *, progress: Progress = silent) -> pl.DataFrame:
-    """Builds the table and writes `corpus`/megatron_memory.parquet.
-
-    Raises InvalidData when the runs are absent, OutputNotWritable when the file cannot be written.
-    """
-    table = megatron_table(root / FOLDER, progress=progress)
-    write_table(table, corpus, TABLE)
-    return table
 
 
 def megatron_table(folder: Path, *, progress: Progress = silent) -> pl.DataFrame:

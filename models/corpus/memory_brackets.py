@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from predictor.errors import InvalidData, PerfcastError
 from predictor.models.corpus.attention_graphs import written_out
-from predictor.models.corpus.build import Progress, silent, write_table
+from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.timm import GRAPHS, export_of, exports, family
 from predictor.models.memory import FEATURES, memory_features, workspace_potential_bytes
 from predictor.types import Layout, Mode, Optimizer, Precision
@@ -78,16 +78,6 @@ def read_brackets(folder: Path) -> tuple[list[Bracket], dict[str, int]]:
                 )
             )
     return found, dict(skipped)
-
-
-def write_bracket_memory(root: Path, corpus: Path, *, progress: Progress = silent) -> pl.DataFrame:
-    """Builds the table and writes `corpus`/bracket_memory.parquet.
-
-    Raises InvalidData when brackets or graphs are absent, OutputNotWritable.
-    """
-    table = bracket_table(root / FOLDER, progress=progress)
-    write_table(table, corpus, TABLE)
-    return table
 
 
 def bracket_table(folder: Path, *, progress: Progress = silent) -> pl.DataFrame:

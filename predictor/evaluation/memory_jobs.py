@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,13 @@ from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow
 from predictor.models.bundle import Bundle
 from predictor.models.corpus import bigscience_memory, finetune_memory, megatron_memory, memory_brackets
-from predictor.models.corpus.build import Progress, read_source, silent
+from predictor.models.corpus.build import Progress, silent
+from predictor.models.corpus.job_tables import job_table
 from predictor.models.memory import MODEL_NAME
 from predictor.models.memory_allocated_training import allocated_rows
 
 if TYPE_CHECKING:
-    import polars as pl
+    pass
 
 
 def memory_jobs_suite(
@@ -31,12 +32,10 @@ def memory_jobs_suite(
         corpus: built corpus.
         bundle: gives the runtime's context.
     """
-    golden_table = _table(
-        root, corpus, megatron_memory.TABLE, megatron_memory.write_megatron_memory, progress
+    golden_table, jobs, brackets, plans = (
+        job_table(source.TABLE, root, corpus, progress=progress)
+        for source in (megatron_memory, finetune_memory, memory_brackets, bigscience_memory)
     )
-    jobs = _table(root, corpus, finetune_memory.TABLE, finetune_memory.write_finetune_memory, progress)
-    brackets = _table(root, corpus, memory_brackets.TABLE, memory_brackets.write_bracket_memory, progress)
-    plans = _table(root, corpus, bigscience_memory.TABLE, bigscience_memory.write_bigscience_memory, progress)
     context_bytes = float(bundle.params(MODEL_NAME)["context_bytes"])
     golden = allocated_rows(golden_table)
     rows, tables = allocated_suite(golden)
@@ -64,11 +63,3 @@ def _shares(rows: Sequence[EvaluationRow]) -> Table:
             value = f"{100 * row.value:.2f} %"
             lines.append((row.id, row.group, _NAMES[row.metric], value, goal, str(row.n)))
     return Table("Decisions and timelines", ("id", "group", "score", "value", "goal", "n"), tuple(lines))
-
-
-def _table(
-    root: Path, corpus: Path, name: str, write: Callable[..., pl.DataFrame], progress: Progress
-) -> pl.DataFrame:
-    if (corpus / f"{name}.parquet").is_file():
-        return read_source(corpus, name)
-    return write(root, corpus, progress=progress)
