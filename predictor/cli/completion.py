@@ -12,7 +12,7 @@ from predictor.cli.accounting_options import AccountingFlags
 from predictor.cli.from_torch import ExampleShapes
 from predictor.cli.option_groups import spread
 from predictor.cli.options import Output
-from predictor.cli.sweep import Batches, SweepJobFlags, numbers
+from predictor.cli.sweep import Batches, SweepJobFlags, swept
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,13 +81,11 @@ def completion(
 
     from predictor.api import Predictor
     from predictor.api.completion import completions
-    from predictor.api.power_sweep import check_limits
     from predictor.cli.output import write_json
 
-    caps = check_limits(numbers(job.power_limit, "--power-limit", "watts, e.g. 150,200,250"))
-    batches = [round(number) for number in numbers(batch, "--batch", "whole numbers, e.g. 32,64")]
-    asked = replace(job, power_limit=None, mode="train")  # type: ignore[arg-type]
-    request = asked.request(opt.read_source(model, example_shape), device, None, precision)
+    batches, caps = swept(batch, job)
+    source = opt.read_source(model, example_shape, (out,))
+    request = replace(job.uncapped(), mode="train").request(source, device, None, precision)
     found = completions(
         Predictor.load(bundle),
         place.added_to(request),

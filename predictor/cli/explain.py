@@ -44,7 +44,7 @@ def explain(
     from predictor.cli.json_out import explanation_to_json
     from predictor.cli.output import write_json
 
-    request = job.request(opt.read_source(model, example_shape), device, batch, precision)
+    request = job.request(opt.read_source(model, example_shape, (trace, timeline)), device, batch, precision)
     with where.open() as predictor:
         explanation = predictor.explain(request)
         if trace is not None or timeline is not None:

@@ -56,9 +56,10 @@ def fit(
     """Find the largest batch, sequence or number of layers that fits, and what to change where none does."""
     from predictor.api import Predictor
     from predictor.cli.console import data_console
-    from predictor.cli.output import write_json
+    from predictor.cli.output import keep_input, write_json
     from predictor.cli.render_fit import fit_to_json, fit_view
 
+    keep_input(model, out)
     config = _read_config(model)
     if config is None:
         if sequence is not None:

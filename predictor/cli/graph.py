@@ -118,14 +118,12 @@ def strip(
     ],
 ) -> None:
     """Write the model without its weights; predictions stay the same."""
-    from predictor.cli.output import keep_input
     from predictor.features.strip import strip_model, write_stripped
     from predictor.units import format_bytes
 
     if target == "-" and sys.stdout.isatty():
         raise typer.BadParameter("standard output is a terminal: give a file", param_hint="TARGET.onnx")
-    keep_input(model, target)
-    source = opt.read_model(model)
+    source = opt.read_model(model, (target,))
     if target == "-":
         sys.stdout.buffer.write(strip_model(source))
         return

@@ -43,13 +43,11 @@ def memory(
     from predictor.api import Predictor
     from predictor.cli.console import data_console
     from predictor.cli.memory_picture import WRITERS
-    from predictor.cli.output import keep_input, write_bytes, write_json
+    from predictor.cli.output import write_bytes, write_json
 
     if picture is not None and picture.suffix.lower() not in WRITERS:
         raise typer.BadParameter(f"--picture {picture}: expected a name that ends in {', '.join(WRITERS)}")
-    for target in (out, picture):
-        keep_input(model, target)
-    request = job.request(opt.read_source(model, example_shape), device, batch, precision)
+    request = job.request(opt.read_source(model, example_shape, (out, picture)), device, batch, precision)
     with where.open() as predictor:
         if not isinstance(predictor, Predictor):
             raise typer.BadParameter("timelines are made in process: leave --server out")

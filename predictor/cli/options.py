@@ -280,8 +280,15 @@ def _read_pem(path: Path) -> bytes:
         raise InvalidInput(f"{path}: {error.strerror}; expected a PEM certificate", path=path) from None
 
 
-def read_model(model: str) -> str | bytes:
-    """The path as it is, or the bytes of standard input for `-`."""
+def read_model(model: str, writes: Sequence[str | Path | None] = ()) -> str | bytes:
+    """The path as it is, or the bytes of standard input for `-`.
+
+    Raises OutputNotWritable when one of the files that the command will write is the model itself.
+    """
+    from predictor.cli.output import keep_input
+
+    for target in writes:
+        keep_input(model, target)
     if model == "-":
         return _read_pipe(sys.stdin.buffer, "standard input")
     if model.startswith(_OPEN_PIPES) and Path(model).is_fifo():
@@ -306,11 +313,13 @@ def _read_pipe(pipe: IO[bytes], name: str) -> bytes:
     return data
 
 
-def read_source(model: str, example_shapes: Sequence[str]) -> GraphSource:
+def read_source(
+    model: str, example_shapes: Sequence[str], writes: Sequence[str | Path | None] = ()
+) -> GraphSource:
     """As `read_model`, or the torch module that `pkg.mod:factory` names."""
     from predictor.cli.from_torch import is_module_name, named_module
 
-    return named_module(model, example_shapes) if is_module_name(model) else read_model(model)
+    return named_module(model, example_shapes) if is_module_name(model) else read_model(model, writes)
 
 
 def parse_dims(pairs: Sequence[str]) -> dict[str, int]:

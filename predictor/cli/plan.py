@@ -66,7 +66,7 @@ def plan(
     if objective not in set(Objective):
         raise UnknownName.among("objective", objective, Objective)
     goal = Goal(Objective(objective), price, carbon, pue, deadline, top)
-    request = job.request(opt.read_model(model), device, batch, precision)
+    request = job.request(opt.read_model(model, (out,)), device, batch, precision)
     with where.open() as predictor:
         if measure is not None:
             _list_plans(predictor, request, measure, max_devices, output)

@@ -27,12 +27,11 @@ def predict(
     """Predict time, memory and energy of one iteration."""
     from predictor.cli.console import data_console, warn
     from predictor.cli.json_out import prediction_to_json
-    from predictor.cli.output import keep_input, write_json
+    from predictor.cli.output import write_json
     from predictor.errors import DoesNotFit
     from predictor.units import format_bytes
 
-    keep_input(model, out)
-    request = job.request(opt.read_source(model, example_shape), device, batch, precision)
+    request = job.request(opt.read_source(model, example_shape, (out,)), device, batch, precision)
     request = accounting.added_to(request)
     with where.open() as predictor:
         answer = predictor.predict(request)

@@ -43,6 +43,10 @@ class SweepJobFlags(opt.JobFlags):
 
     power_limit: Caps = ()  # type: ignore[assignment]
 
+    def uncapped(self) -> SweepJobFlags:
+        """The job that one request asks about."""
+        return replace(self, power_limit=None)  # type: ignore[arg-type]
+
 
 @spread
 def sweep(
@@ -61,13 +65,12 @@ def sweep(
 ) -> None:
     """Sweep power caps and batches: which choices nobody should take, and what the others trade."""
     from predictor.api import Predictor
-    from predictor.api.power_sweep import check_limits, power_sweep
+    from predictor.api.power_sweep import power_sweep
     from predictor.cli.output import write_json, write_text
 
-    caps = check_limits(numbers(job.power_limit, "--power-limit", "watts, e.g. 150,200,250"))
-    batches = [round(number) for number in numbers(batch, "--batch", "whole numbers, e.g. 32,64")]
-    asked = replace(job, power_limit=None)  # type: ignore[arg-type]
-    request = asked.request(opt.read_source(model, example_shape), device, None, precision)
+    batches, caps = swept(batch, job)
+    source = opt.read_source(model, example_shape, (out, picture))
+    request = job.uncapped().request(source, device, None, precision)
     readings = _readings(measured, batches)
     points = power_sweep(Predictor.load(bundle), request, caps, batches, readings)
     name = f"{opt.model_name(model)} on {device}, {request.mode.value}, {precision}"
@@ -92,6 +95,14 @@ def _writer(picture: Path):  # type: ignore[no-untyped-def]
     if writer is None:
         raise typer.BadParameter(f"--picture {picture}: expected a name that ends in {', '.join(WRITERS)}")
     return writer
+
+
+def swept(batch: Sequence[str], job: SweepJobFlags) -> tuple[list[int], tuple[float, ...]]:
+    """Batches and caps that are swept. Raises InvalidRequest, BadParameter."""
+    from predictor.api.power_sweep import check_limits
+
+    caps = check_limits(numbers(job.power_limit, "--power-limit", "watts, e.g. 150,200,250"))
+    return [round(number) for number in numbers(batch, "--batch", "whole numbers, e.g. 32,64")], caps
 
 
 def numbers(texts: Sequence[str], flag: str, expected: str) -> list[float]:

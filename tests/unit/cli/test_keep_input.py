@@ -18,6 +18,10 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "mobilenet_v2.onnx"
         ("graph", "strip", "{}", "{}"),
         ("predict", "{}", "-d", "a100-pcie-40gb", "--out", "{}"),
         ("memory", "{}", "-d", "a100-pcie-40gb", "--out", "{}"),
+        ("explain", "{}", "-d", "a100-pcie-40gb", "--trace", "{}"),
+        ("fit", "{}", "-d", "a100-pcie-40gb", "--out", "{}"),
+        ("plan", "{}", "-d", "a100-pcie-40gb", "-b", "4", "--max-devices", "1", "--out", "{}"),
+        ("sweep", "{}", "-d", "a100-pcie-40gb", "--out", "{}"),
     ],
 )
 def test_the_model_is_not_replaced(
