@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.errors import UnknownDevice
 from predictor.features.tiles import FloatArray
-from predictor.hardware.catalog import list_devices
+from predictor.hardware.catalog import find_device, list_devices
 from predictor.hardware.spec import DeviceSpec
 from predictor.hardware.sustained import matrix_peak
 from predictor.models.aggregate_features import CLASSES, JobContext
 from predictor.models.aggregate_harness import Harness
+from predictor.models.device_identity import device_numbers, is_known
 from predictor.types import Layout, Mode, Precision, Runtime
 
 KIND = "log_linear"
@@ -126,21 +129,18 @@ def is_consumer_board(device: DeviceSpec) -> bool:
     Its clocks run above their rating, and its tensor cores at half their rate; boards for servers and
     workstations are rated at a clock that they seldom exceed.
     """
-    # A board of the user's own may be one of the catalogue's under another name.
-    name = next((board.id for board in list_devices() if _numbers(board) == _numbers(device)), device.id)
-    return _CONSUMER.match(name) is not None
+    return _CONSUMER.match(_catalogue_id(device)) is not None
 
 
-def _numbers(device: DeviceSpec) -> tuple[object, ...]:
-    return (
-        device.architecture,
-        device.core_count,
-        device.clock_hz,
-        device.vector_flops_per_s,
-        device.memory_bytes,
-        device.memory_bytes_per_s,
-        device.tdp_w,
-    )
+def _catalogue_id(device: DeviceSpec) -> str:
+    """What the catalogue calls these numbers; the device's own id where it has none such."""
+    numbers = np.array([device_numbers(device)])
+    with suppress(UnknownDevice):
+        # One file is read where the name is the catalogue's, all of them where it is not.
+        named = find_device(device.id)
+        if is_known(named, numbers):
+            return named.id
+    return next((board.id for board in list_devices() if is_known(board, numbers)), device.id)
 
 
 def _ratios(apart: FloatArray, clock: FloatArray) -> FloatArray:

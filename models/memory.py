@@ -27,7 +27,12 @@ from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.device_identity import is_known
-from predictor.models.memory_allocated import AllocatedJob, AllocatedModel, allocated_features
+from predictor.models.memory_allocated import (
+    ALLOCATED_LINES,
+    AllocatedJob,
+    AllocatedModel,
+    allocated_features,
+)
 from predictor.types import Interval
 from predictor.units import MIB
 
@@ -35,16 +40,7 @@ FloatArray = NDArray[np.float64]
 
 MODEL_NAME = "memory"
 BOOSTER = "workspace_share"
-LINES: tuple[str, ...] = (
-    "parameters",
-    "gradients",
-    "optimizer_state",
-    "activations",
-    "workspace",
-    "communication_buffers",
-    "allocator_overhead",
-    "runtime_context",
-)
+LINES: tuple[str, ...] = (*ALLOCATED_LINES, "allocator_overhead", "runtime_context")
 # NCCL keeps buffers and channels per communicator: 4 MiB per channel and protocol is its documented default
 # (NCCL_BUFFSIZE); some 32 channels on a node of eight. Analytic: no training row has more than one device.
 _COMMUNICATOR_BYTES = 128 * MIB

@@ -28,14 +28,18 @@ FloatArray = NDArray[np.float64]
 MODEL_NAME = "memory_allocated"
 BOOSTER = "allocated_factor"
 FACTOR_RANGE = (0.7, 1.5)
-ALLOCATED_FEATURES: tuple[str, ...] = (
-    "log_floor",
+ALLOCATED_LINES: tuple[str, ...] = (
     "parameters",
     "gradients",
     "optimizer_state",
     "activations",
     "workspace",
     "communication_buffers",
+)
+"""What an allocator hands out, by kind."""
+ALLOCATED_FEATURES: tuple[str, ...] = (
+    "log_floor",
+    *ALLOCATED_LINES,
     "library",
     "moment",
     "in_flight",
@@ -56,7 +60,6 @@ ALLOCATED_FEATURES: tuple[str, ...] = (
     "software_year",
     "device_level",
 )
-_LINES = ALLOCATED_FEATURES[1:7]
 _MOMENTS = {"forward": 0.0, "backward": 1.0, "optimizer": 2.0}
 _RECOMPUTE = {Recompute.NONE: 0.0, Recompute.SELECTIVE: 1.0, Recompute.FULL: 2.0}
 
@@ -109,7 +112,7 @@ def allocated_features(job: AllocatedJob) -> FloatArray:
     return np.array(
         [
             log(floor),
-            *(job.lines.get(name, 0.0) / floor for name in _LINES),
+            *(job.lines.get(name, 0.0) / floor for name in ALLOCATED_LINES),
             job.library_bytes / floor,
             _MOMENTS[job.moment],
             float(job.in_flight),
