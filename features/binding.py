@@ -306,7 +306,7 @@ def _batch_of(
         shape = inputs[name].shape
         # An empty input has no samples; one is what a rate can be given for.
         axis = axes[name]
-        if shape and axis < len(shape) and shape[axis]:
+        if shape and shape[axis]:
             return shape[axis]
     return 1
 

@@ -41,7 +41,6 @@ def infer_outputs(
     schema = find_schema(node.op_type, version, node.domain)
     if schema is None:
         return None
-    _check_numbers(node)
     known: list[tuple[TensorType, bytes] | None] = []
     for name in node.input:
         if not name:
@@ -97,6 +96,7 @@ def _infer(
     known: Sequence[tuple[TensorType, bytes] | None],
 ) -> tuple[TensorType, ...]:
     """The C++ rule's answer for each output, in order."""
+    _check_numbers(node)
     types: dict[str, bytes] = {}
     data: dict[str, bytes] = {}
     for name, operand in zip(node.input, known, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -89,9 +90,10 @@ def _graph_of(
 
 def _check_complete(graph: Graph) -> None:
     """Raises InvalidGraph listing every value that is used, given or returned and has no known type."""
-    named = [name for node in graph.nodes for name in (*node.inputs, *node.outputs)]
-    named += (*graph.inputs, *graph.outputs, *sorted(graph.parameters), *sorted(graph.buffers))
-    unknown = [name for name in dict.fromkeys(named) if name and name not in graph.values]
+    operands = (name for node in graph.nodes for name in (*node.inputs, *node.outputs))
+    weights = sorted((graph.parameters | graph.buffers) - graph.values.keys())
+    named = chain(operands, graph.inputs, graph.outputs, weights)
+    unknown = list(dict.fromkeys(name for name in named if name and name not in graph.values))
     if not unknown:
         return
     producers = {name: node for node in graph.nodes for name in node.outputs}

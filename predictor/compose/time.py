@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.compose.exchange_sources import plan_log_spread
 from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
@@ -125,12 +126,19 @@ def price_program(
         exact = step.costs(exact_works, count, exact_costs, device, exact_job)
         if count @ exact.time_s < count @ corrected.time_s:
             works, costs, corrected = exact_works, exact_costs, exact
-    kept = np.array([kernel_model(work, device) is KernelModel.PRODUCT for work in works], dtype=bool)
-    kept &= ~costs.unmeasured
-    if fused_optimizer:
-        kept |= np.array([work.phase is Phase.OPTIMIZER for work in works], dtype=bool)
+    kept = _keeps_time(works, costs, device, fused_optimizer=fused_optimizer)
     corrected = replace(corrected, time_s=np.where(kept, costs.time_s, corrected.time_s))
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
+
+
+def _keeps_time(
+    works: Sequence[OpWork], costs: OpCosts, device: DeviceSpec, *, fused_optimizer: bool
+) -> NDArray[np.bool_]:
+    """(n,) works whose op-level times the step model leaves as they are."""
+    products = (kernel_model(work, device) is KernelModel.PRODUCT for work in works)
+    optimizer = (fused_optimizer and work.phase is Phase.OPTIMIZER for work in works)
+    timed = np.fromiter(products, dtype=np.bool_, count=len(works)) & ~costs.unmeasured
+    return timed | np.fromiter(optimizer, dtype=np.bool_, count=len(works))
 
 
 def _trains_narrow(works: Sequence[OpWork]) -> bool:

@@ -228,10 +228,9 @@ def _grid(space: SearchSpace, facts: Facts, others: int, ep: int, pp: int) -> Pl
     )
     share = facts.batch // dp
     whole = samples == WHOLE_SHARE
-    samples = np.where(whole, share, samples)
+    samples = np.where(whole, np.maximum(share, 1), samples)
     keep = (facts.batch % dp == 0) & (dp * others <= space.max_devices) & (dp % ep == 0)
-    keep &= (share >= samples) & (samples > 0)
-    keep &= (share % np.maximum(samples, 1) == 0) & ~(whole & np.isin(share, space.samples))
+    keep &= (share >= samples) & (share % samples == 0) & ~(whole & np.isin(share, space.samples))
     keep &= (zero == 0) | (dp > 1)
     dp, samples, zero, share = dp[keep], samples[keep], zero[keep], share[keep]
     one = np.ones_like(dp)
