@@ -16,14 +16,14 @@ from pathlib import Path
 from predictor.api.calibrate import PRIOR_PATH
 from predictor.compose.calibrated import calibration_sample
 from predictor.compose.time import price_program
-from predictor.features.program import build_program
+from predictor.features.programs.program import build_program
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import Bundle
 from predictor.models.corpus.build import data_root
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.whole_model import WholeModelRow, reader, source_graph
 from predictor.models.device_calibration import FACTORS, Sample, learn_prior
-from predictor.models.op_time import OpTimeModel
+from predictor.models.ops.op_time import OpTimeModel
 from predictor.models.train import OP_DEVICES
 from predictor.types import Precision
 

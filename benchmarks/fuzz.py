@@ -31,9 +31,9 @@ from fuzz_inputs import make_input, save, seeds
 from record import cpu_s, forget_peak, own_bytes, table, write
 
 from predictor.errors import PerfcastError
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.strip import strip_model
+from predictor.features.programs.program import build_program
+from predictor.features.reading.reader import read_graph
+from predictor.features.reading.strip import strip_model
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 TIME_LIMIT_S = 5.0

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, defs, helper
 
-from predictor.features.onnx_inference import NodeTypeError, infer_outputs
-from predictor.features.tensor_type import TensorType
+from predictor.features.reading.onnx_inference import NodeTypeError, infer_outputs
+from predictor.features.reading.tensor_type import TensorType
 
 MEMORY_LIMIT_BYTES = 3 * 2**30
 _INTEGERS = (-(2**31), -100, -7, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 100, 2**31 - 1, 2**31, 2**40)

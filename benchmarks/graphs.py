@@ -33,7 +33,7 @@ _TENSOR_BYTES = 65 * _MIB
 
 def _cold(folder: Path) -> dict[str, float]:
     """One cold graph of 1000 nodes: read, and read plus program. Run in a process of its own."""
-    from predictor.features.reader import read_graph
+    from predictor.features.reading.reader import read_graph
 
     # Rules, schemas and caches are part of a warm process; the graph is new to it.
     _program(read_graph(decoder(2, 64)))
@@ -55,7 +55,7 @@ def _first(folder: Path) -> dict[str, float]:
     """The same as the first graph of the process: imports and rules included."""
     data = decoder(_LAYERS, 256)
     start_s = time.process_time()
-    from predictor.features.reader import read_graph
+    from predictor.features.reading.reader import read_graph
 
     _program(read_graph(data, batch=1))
     return {"all_s": time.process_time() - start_s}
@@ -64,7 +64,7 @@ def _first(folder: Path) -> dict[str, float]:
 def _huge(folder: Path) -> dict[str, float]:
     """100,000 nodes: residual, separable and attention blocks."""
     path = folder / "huge.onnx"
-    from predictor.features.reader import read_graph
+    from predictor.features.reading.reader import read_graph
 
     _program(read_graph(decoder(2, 64)))
     resident = process_status(os.getpid())["resident_bytes"]
@@ -110,8 +110,8 @@ def _answer(folder: Path) -> dict[str, float]:
 
 def _inline(folder: Path) -> dict[str, float]:
     """A file of 2 GB that is nearly all weights."""
-    from predictor.features.reader import read_graph
-    from predictor.features.strip import strip_model
+    from predictor.features.reading.reader import read_graph
+    from predictor.features.reading.strip import strip_model
 
     path = folder / "inline.onnx"
     read_graph(decoder(2, 64))
@@ -159,7 +159,7 @@ def _capture(folder: Path) -> dict[str, float]:
 
 def _program(graph: object, *, training: bool = False) -> int:
     from predictor.features.graph import Graph
-    from predictor.features.program import build_program
+    from predictor.features.programs.program import build_program
     from predictor.types import Mode, Optimizer, Precision, Runtime
 
     assert isinstance(graph, Graph)

@@ -72,7 +72,7 @@ def decoder(layers: int = _LAYERS, width: int = 256) -> bytes:
     """A chain of attention blocks, 19 nodes each, as an exporter writes them; weights stripped."""
     from onnx import TensorProto, helper
 
-    from predictor.features.strip import strip_model
+    from predictor.features.reading.strip import strip_model
 
     nodes, weights = [], []
 
@@ -160,7 +160,7 @@ def _in_process() -> dict[str, object]:
         return predictor.predict(PredictionRequest(next(waiting), "a100-pcie-40gb", batch=1))
 
     cold = cpu_samples_s(new_graph, REPEATS)
-    from predictor.features.reader import read_graph
+    from predictor.features.reading.reader import read_graph
 
     read = cpu_samples_s(lambda: read_graph(models[0], batch=1), REPEATS)
     return {

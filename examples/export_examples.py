@@ -109,7 +109,7 @@ def export(example: Example) -> bytes:
 
 def main(selected: list[str]) -> None:
     """Export the named examples, or all of them."""
-    from predictor.features.strip import strip_model
+    from predictor.features.reading.strip import strip_model
 
     for name in selected or EXAMPLES:
         payload = strip_model(export(EXAMPLES[name]))

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
-import predictor.features.type_rules  # noqa: F401  (registers the rules)
+import predictor.features.reading.type_rules  # noqa: F401  (registers the rules)
 from predictor.errors import InvalidGraph
 from predictor.features.dtype import DType
-from predictor.features.elements import FROM_ONNX, INT64, TO_ONNX
-from predictor.features.onnx_inference import NodeTypeError, infer_outputs
-from predictor.features.tensor_type import Array, Dim, TensorType, merged
-from predictor.features.type_rules.operands import TYPES_AFTER_ONNX, Operands
-from predictor.features.weights import external_tensor
+from predictor.features.reading.elements import FROM_ONNX, INT64, TO_ONNX
+from predictor.features.reading.onnx_inference import NodeTypeError, infer_outputs
+from predictor.features.reading.tensor_type import Array, Dim, TensorType, merged
+from predictor.features.reading.type_rules.operands import TYPES_AFTER_ONNX, Operands
+from predictor.features.reading.weights import external_tensor
 
 OPSET = 21
 Pair = int | Sequence[int]

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from predictor.errors import InvalidData
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.aggregate_total import SMOOTHNESS, iteration_s
 from predictor.models.bundle import Bundle
 from predictor.models.device_identity import device_numbers, is_known
+from predictor.models.steps.total import SMOOTHNESS, iteration_s
 
 FloatArray = NDArray[np.float64]
 

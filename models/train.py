@@ -20,30 +20,30 @@ from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
 from predictor.models.corpus.meters import METERS
 from predictor.models.corpus.vidur_frontier import DEVICES as LAYER_DEVICES
 from predictor.models.corpus.whole_model import READERS
-from predictor.models.exchange_curves import MODEL_NAME as EXCHANGES
-from predictor.models.exchange_training import train_exchanges
-from predictor.models.kernel_tables import load_kernel_tables
-from predictor.models.kernel_training import train_kernels
-from predictor.models.memory import MODEL_NAME as MEMORY
-from predictor.models.memory_allocated import MODEL_NAME as ALLOCATED
-from predictor.models.memory_allocated_training import (
+from predictor.models.memory.allocated import MODEL_NAME as ALLOCATED
+from predictor.models.memory.allocated_training import (
     allocated_rows,
     finetune_rows,
     joined_rows,
     train_allocated,
 )
-from predictor.models.memory_training import memory_rows, train_memory
-from predictor.models.op_rows import load_tables
-from predictor.models.op_time import MODEL_NAME as OP_TIME
-from predictor.models.op_time import OpTimeModel
-from predictor.models.op_training import train_op_time
-from predictor.models.power import MODEL_NAME as POWER
-from predictor.models.power_rows import as_measured, power_samples
-from predictor.models.power_training import train_power
-from predictor.models.serving import MODEL_NAME as SERVING
-from predictor.models.serving_training import serving_samples, train_serving
-from predictor.models.step_time import MODEL_NAME as STEP_TIME
-from predictor.models.step_training import step_tables, train_step_time
+from predictor.models.memory.peak import MODEL_NAME as MEMORY
+from predictor.models.memory.training import memory_rows, train_memory
+from predictor.models.ops.kernel_tables import load_kernel_tables
+from predictor.models.ops.kernel_training import train_kernels
+from predictor.models.ops.op_rows import load_tables
+from predictor.models.ops.op_time import MODEL_NAME as OP_TIME
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.ops.op_training import train_op_time
+from predictor.models.plans.exchange_curves import MODEL_NAME as EXCHANGES
+from predictor.models.plans.exchange_training import train_exchanges
+from predictor.models.power.board_power import MODEL_NAME as POWER
+from predictor.models.power.rows import as_measured, power_samples
+from predictor.models.power.serving import MODEL_NAME as SERVING
+from predictor.models.power.serving_training import serving_samples, train_serving
+from predictor.models.power.training import train_power
+from predictor.models.steps.step_time import MODEL_NAME as STEP_TIME
+from predictor.models.steps.training import step_tables, train_step_time
 
 SEED = 20260
 

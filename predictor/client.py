@@ -29,7 +29,7 @@ from predictor.errors import (
     UnknownGraph,
 )
 from predictor.features.graph import Graph
-from predictor.features.program_source import ProgramSource
+from predictor.features.programs.program_source import ProgramSource
 from predictor.request import GraphSource, PredictionRequest
 from predictor.types import Explanation, Prediction
 from predictor.units import MIB
@@ -236,7 +236,7 @@ class RemotePredictor:
 
     def add_graph(self, data: bytes) -> str:
         """Uploads a model without its weights; returns its id. Raises InvalidGraph, Unavailable."""
-        from predictor.features.strip import strip_model
+        from predictor.features.reading.strip import strip_model
 
         stripped = strip_model(data)
         stub = GraphServiceStub(self._connect())
@@ -357,7 +357,7 @@ class _LocalModel:
     """A model read on this side, and the id under which the server knows it."""
 
     def __init__(self, source: str | os.PathLike[str] | bytes) -> None:
-        from predictor.features.strip import strip_model
+        from predictor.features.reading.strip import strip_model
 
         self.stripped = strip_model(source if isinstance(source, bytes) else Path(source))
         # The server's id replaces it after an upload; they differ only if its version strips differently.

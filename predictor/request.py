@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from predictor.checks import positive_number, real_number, sendable_text, whole_number
 from predictor.errors import InvalidRequest
 from predictor.features.graph import Graph
-from predictor.features.program_source import ProgramSource
+from predictor.features.programs.program_source import ProgramSource
 from predictor.hardware.accounting import Accounting
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
@@ -41,7 +41,7 @@ class PredictionRequest:
         device: catalogue id or alias, or a DeviceSpec.
         batch: samples per iteration over all devices (the global batch); None keeps the file's own, or 1
         where symbolic.
-        dims: numbers for symbolic dimensions by name, and what depends on data (predictor.features.hints):
+        dims: numbers for symbolic dimensions by name, and what depends on data (features/reading/hints.py):
         `NODE.out.0`, `NODE.trip_count`, `NODE.then_branch`, `INPUT.length`, `INPUT[0]`.
         input_shapes: full shapes by input name; they override `batch` and `dims`.
         cluster: catalogue id or ClusterSpec; needed for more devices than one node holds.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from predictor.errors import InvalidGraph
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView, element_bits
 from predictor.features.ops.parts import STATISTIC_BYTES, gradient_of, pointwise, size_of
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import AttentionShape, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView, element_bits
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import AttentionShape, Family, OpWork, Phase
 
 # Per score: scale, maximum, subtract, exp, sum, divide; backward: exp again, two products, a sum, a
 # difference.

@@ -13,11 +13,11 @@ from math import prod
 
 from predictor.features.dtype import Compute, DType
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.matmul import contract
 from predictor.features.ops.parts import copy, pointwise, row_work, work
-from predictor.features.rules import WORK_RULES
-from predictor.features.work import Contraction, Elements, Family, OpWork, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import WORK_RULES
+from predictor.features.programs.work import Contraction, Elements, Family, OpWork, Rows
 
 _ML = "ai.onnx.ml"
 # Split value, feature, two children, mode: 4 bytes each.

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from predictor.features.dtype import Compute
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Collective, Family, OpWork, Phase, Transfer
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Collective, Family, OpWork, Phase, Transfer
 
 COLLECTIVE_OPS = frozenset(
     {

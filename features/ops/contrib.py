@@ -7,10 +7,10 @@ from math import log2, prod
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import STATISTIC_BYTES, copy, gradient_of, pointwise, row_work, work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Elements, Family, OpWork, Phase, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Elements, Family, OpWork, Phase, Rows
 
 _MS = "com.microsoft"
 _NORM_FLOPS = 8

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from predictor.features.dtype import Compute, DType
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.attention import fused_attention
 from predictor.features.ops.matmul import contract
 from predictor.features.ops.parts import pointwise, size_of
-from predictor.features.rules import WORK_RULES
-from predictor.features.work import AttentionShape, Contraction, Elements, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import WORK_RULES
+from predictor.features.programs.work import AttentionShape, Contraction, Elements, Family, OpWork, Phase
 
 _MS = "com.microsoft"
 

@@ -7,12 +7,12 @@ from math import prod
 
 from predictor.features.dtype import Compute, DType
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.conv import conv_flops, convolve, geometry
 from predictor.features.ops.matmul import contract
 from predictor.features.ops.parts import pointwise, row_work, size_of
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Contraction, Family, OpWork, Phase, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Contraction, Family, OpWork, Phase, Rows
 
 _MS = "com.microsoft"
 # Dequantising a number: subtract the zero point, multiply by the scale.

@@ -6,10 +6,10 @@ from math import prod
 
 from predictor.features.dtype import Compute
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView, element_bits
 from predictor.features.ops.parts import pointwise, row_work, size_of, weight_bytes, work
-from predictor.features.rules import WORK_RULES
-from predictor.features.work import Contraction, Elements, Family, OpWork, Phase, Rows
+from predictor.features.programs.op_view import OpView, element_bits
+from predictor.features.programs.rules import WORK_RULES
+from predictor.features.programs.work import Contraction, Elements, Family, OpWork, Phase, Rows
 
 _MS = "com.microsoft"
 _IN, _OUT = 2, 4

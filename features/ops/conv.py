@@ -14,10 +14,10 @@ from math import prod
 from predictor.errors import InvalidGraph
 from predictor.features.dtype import Compute
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView, element_bits
 from predictor.features.ops.parts import pointwise, size_of, sum_to, weight_bytes
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Convolution, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView, element_bits
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Convolution, Family, OpWork, Phase
 
 FORWARD = "forward"
 DATA_GRADIENT = "data_gradient"

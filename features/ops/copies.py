@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import copy, gradient_of, pointwise, unbroadcast
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import OpWork, Phase
 
 
 @WORK_RULES.register("", "Concat")

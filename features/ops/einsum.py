@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from math import prod
 
 from predictor.features.graph import Shape, Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.matmul import contract
 from predictor.features.ops.parts import row_work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Contraction, Family, OpWork, Phase, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Contraction, Family, OpWork, Phase, Rows
 
 
 def einsum_sides(op: OpView) -> tuple[list[str], str, dict[str, int]]:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import gradient_of, pointwise, unbroadcast
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import OpWork, Phase
 
 
 class Keeps(Enum):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import copy, gradient_of, pointwise, scatter_add, work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Elements, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Elements, Family, OpWork, Phase
 
 
 def _is_select(op: OpView) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from predictor.features.graph import Node
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import size_of
-from predictor.features.rules import WORK_RULES, unknown_work
-from predictor.features.work import OpWork
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import WORK_RULES, unknown_work
+from predictor.features.programs.work import OpWork
 
 _OP, _DOMAIN, _OPSET = "perfcast_op", "perfcast_domain", "perfcast_opset"
 _OPERANDS, _FLOPS, _KINDS = "perfcast_operands", "perfcast_flops", "perfcast_kinds"

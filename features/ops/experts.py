@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.matmul import contract
 from predictor.features.ops.parts import copy, gradient_of
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Contraction, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Contraction, Family, OpWork, Phase
 
 
 def _sizes(op: OpView) -> tuple[int, int, int, int, int]:

@@ -5,10 +5,10 @@ Traffic inside a group is free: only what enters and what escapes is paid.
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import gradient_of, unbroadcast, work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Elements, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Elements, Family, OpWork, Phase
 
 _KIND = "fused"
 # Groups of these keep nothing: their gradients do not read their operands.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import gradient_of, pointwise, row_work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Family, OpWork, Phase, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Family, OpWork, Phase, Rows
 
 
 @WORK_RULES.register("perfcast", "SquaredError")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from predictor.features.dtype import Compute
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView, element_bits
 from predictor.features.ops.parts import size_of, unbroadcast, weight_bytes, work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Contraction, Elements, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView, element_bits
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Contraction, Elements, Family, OpWork, Phase
 
 
 def contract(

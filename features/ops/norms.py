@@ -15,7 +15,6 @@ from __future__ import annotations
 from math import prod
 
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import (
     STATISTIC_BYTES,
     axes_of,
@@ -24,8 +23,9 @@ from predictor.features.ops.parts import (
     row_work,
     split_rows,
 )
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Family, OpWork, Phase, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Family, OpWork, Phase, Rows
 
 _STATISTICS_FLOPS = 4
 _SQUARES_FLOPS = 2

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Value
-from predictor.features.liveness import OptimizerMemory
-from predictor.features.op_view import vector_compute
-from predictor.features.work import Elements, Family, OpWork, Phase
+from predictor.features.programs.liveness import OptimizerMemory
+from predictor.features.programs.op_view import vector_compute
+from predictor.features.programs.work import Elements, Family, OpWork, Phase
 from predictor.types import Optimizer, Precision, Runtime
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from predictor.features.graph import Shape, Value
-from predictor.features.op_view import OpView, element_bits, vector_compute
-from predictor.features.work import Elements, Family, OpWork, Phase, Rows, WorkShape
+from predictor.features.programs.op_view import OpView, element_bits, vector_compute
+from predictor.features.programs.work import Elements, Family, OpWork, Phase, Rows, WorkShape
 
 STATISTIC_BYTES = 4
 """Norms keep means and deviations in FP32 whatever the activations are."""

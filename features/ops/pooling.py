@@ -6,10 +6,10 @@ from math import prod
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import gradient_of, pointwise, row_work, work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Elements, Family, OpWork, Phase, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Elements, Family, OpWork, Phase, Rows
 
 _INDEX_BYTES = DType.INT64.bits // 8
 _KINDS = {"MaxPool": "max_pool", "AveragePool": "average_pool", "LpPool": "lp_pool"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import pointwise, row_work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Family, OpWork, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Family, OpWork, Rows
 
 
 @WORK_RULES.register("", "QuantizeLinear", "DequantizeLinear")

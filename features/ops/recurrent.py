@@ -8,10 +8,10 @@ shape is the chain of steps, which cannot run together: `batch` = T * directions
 from __future__ import annotations
 
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView, element_bits
 from predictor.features.ops.parts import size_of, weight_bytes
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Contraction, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView, element_bits
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Contraction, Family, OpWork, Phase
 
 # Gates, and vector FLOPs per cell element.
 _CELLS = {"LSTM": (4, 24), "GRU": (3, 18), "RNN": (1, 3)}

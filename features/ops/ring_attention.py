@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.attention import attention_operands, attention_shape, attention_work
 from predictor.features.ops.collectives import transfer_work
 from predictor.features.ops.parts import STATISTIC_BYTES, gradient_of, pointwise, size_of
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import AttentionShape, Collective, OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import AttentionShape, Collective, OpWork, Phase
 
 # A partial result is rescaled and added to the sum so far.
 _MERGE_FLOPS = 3

@@ -10,10 +10,10 @@ Backward computes everything again but the scan's result before the gate: that a
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import gradient_of, work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Elements, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Elements, Family, OpWork, Phase
 
 _STATE_FLOPS, _CONVOLUTION_FLOPS = 6, 8
 # Forward once more, and twice as much for the gradients.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import log2, prod
 
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.conv import DATA_GRADIENT, WEIGHT_GRADIENT, convolve, geometry
 from predictor.features.ops.parts import gradient_of, row_work, work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Convolution, Elements, Family, OpWork, Phase, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Convolution, Elements, Family, OpWork, Phase, Rows
 
 
 def _fft_flops(length: int) -> int:

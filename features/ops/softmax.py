@@ -9,10 +9,10 @@ from __future__ import annotations
 from math import prod
 
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import gradient_of, row_work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Family, OpWork, Phase, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Family, OpWork, Phase, Rows
 
 _KINDS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Hardmax": "hardmax"}
 

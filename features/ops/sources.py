@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import copy
-from predictor.features.rules import WORK_RULES
-from predictor.features.work import OpWork
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import WORK_RULES
+from predictor.features.programs.work import OpWork
 
 
 @WORK_RULES.register("", "Constant", "Shape", "Size", "SequenceLength", "OptionalHasElement")

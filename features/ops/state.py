@@ -6,11 +6,11 @@ from dataclasses import replace
 from math import prod
 
 from predictor.features.graph import IN_PLACE, Value
-from predictor.features.op_view import OpView, element_bits
 from predictor.features.ops.conv import DATA_GRADIENT, WEIGHT_GRADIENT, convolve
 from predictor.features.ops.parts import copy, gradient_of, pointwise, size_of, sum_to, work
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import Contraction, Convolution, Elements, Family, OpWork, Phase
+from predictor.features.programs.op_view import OpView, element_bits
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import Contraction, Convolution, Elements, Family, OpWork, Phase
 
 # Vector FLOPs per element of the state and step: the decay, the update rate.
 _DECAY, _RATE = 1, 1

@@ -6,10 +6,10 @@ FLOPs per element: Adagrad 7 (decay 2, square and add 2, root 1, divide 1, step 
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import copy, work
-from predictor.features.rules import WORK_RULES
-from predictor.features.work import Elements, Family, OpWork
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import WORK_RULES
+from predictor.features.programs.work import Elements, Family, OpWork
 
 _DOMAIN = "ai.onnx.preview.training"
 # FLOPs per element, and tensors that come in per weight: itself, its gradient, its states.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
 from predictor.features.ops.parts import copy, pointwise, work
-from predictor.features.rules import WORK_RULES
-from predictor.features.work import Elements, Family, OpWork, Rows
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import WORK_RULES
+from predictor.features.programs.work import Elements, Family, OpWork, Rows
 
 # Separable inverse cosine transform of 8x8 blocks: 2 x 8 multiply-adds an element.
 _DECODE_FLOPS = 32

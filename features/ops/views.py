@@ -7,11 +7,11 @@ split is joined again. A Transpose copies unless the fusion pass found that its 
 
 from __future__ import annotations
 
-from predictor.features.engine_layout import COPIES
-from predictor.features.op_view import OpView
+from predictor.features.lowering.engine_layout import COPIES
 from predictor.features.ops.parts import copy, gradient_of, unbroadcast
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.work import OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
+from predictor.features.programs.work import OpWork, Phase
 
 _RESHAPES = (
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Optional", "OptionalGetElement"),

@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 from predictor.errors import InvalidGraph
 from predictor.features.graph import Attribute, Value
-from predictor.features.layout import accepts
-from predictor.features.op_view import OpView, element_bits, vector_compute
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
+from predictor.features.lowering.layout import accepts
+from predictor.features.programs.op_view import OpView, element_bits, vector_compute
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, load_rules
+from predictor.features.programs.work import Elements, Family, OpWork, Phase
 from predictor.features.torch_capture.calls import Argument, Call, Tensor, tensors_in
-from predictor.features.work import Elements, Family, OpWork, Phase
 from predictor.registry import Registry
 from predictor.types import Optimizer, Precision
 

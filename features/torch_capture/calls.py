@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Shape, Value
-from predictor.features.strides import Strides
-from predictor.features.work import Phase
+from predictor.features.lowering.strides import Strides
+from predictor.features.programs.work import Phase
 
 
 @dataclass(frozen=True, slots=True)

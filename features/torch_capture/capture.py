@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from predictor.errors import InvalidGraph, InvalidInput, PerfcastError
+from predictor.features.programs.work import Phase
 from predictor.features.torch_capture.calls import Capture, ReadyGradient, Role
 from predictor.features.torch_capture.cuda_choices import CudaChoices
 from predictor.features.torch_capture.fakes import batch_of, fake_inputs, fake_module, tensors_in
 from predictor.features.torch_capture.recorder import Recorder
-from predictor.features.work import Phase
 from predictor.types import Mode, Optimizer, Precision
 
 _OPTIMIZERS: Mapping[Optimizer, Callable[[list[Any]], torch.optim.Optimizer]] = {

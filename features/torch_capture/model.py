@@ -8,7 +8,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from predictor.errors import InvalidInput
-from predictor.features.work import Program
+from predictor.features.programs.work import Program
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ class TorchModel:
         runtime: Runtime,
         strict: bool,
     ) -> Program:
-        from predictor.features.program import build_program
-        from predictor.features.reader import read_graph
+        from predictor.features.programs.program import build_program
+        from predictor.features.reading.reader import read_graph
         from predictor.features.torch_capture.fakes import batch_of
         from predictor.features.torch_capture.onnx_export import export_onnx
 

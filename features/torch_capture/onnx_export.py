@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from predictor.errors import InvalidGraph, InvalidInput
+from predictor.features.reading.weights import DROPPED_LOCATION
 from predictor.features.torch_capture.model import TorchModel
-from predictor.features.weights import DROPPED_LOCATION
 from predictor.types import Mode, Precision
 
 BATCH = "batch"
@@ -40,7 +40,7 @@ def export_onnx(model: TorchModel, *, dynamic_batch: bool = True, training: bool
         ) from None
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from predictor.features.strip import strip_model
+    from predictor.features.reading.strip import strip_model
     from predictor.features.torch_capture.fakes import fake_inputs, fake_module
 
     # Says what is wrong when the module does not run on these inputs.

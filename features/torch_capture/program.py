@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from predictor.errors import InvalidGraph, UnsupportedOp
-from predictor.features.memory_timeline import Held, Lifetime, Line, MemoryTimeline
-from predictor.features.op_view import element_bits, vector_compute
-from predictor.features.torch_capture.call_view import ATEN_RULES, AtenRule, CallView
-from predictor.features.torch_capture.calls import Argument, Call, Capture, Role, Tensor
-from predictor.features.work import (
+from predictor.features.programs.memory_timeline import Held, Lifetime, Line, MemoryTimeline
+from predictor.features.programs.op_view import element_bits, vector_compute
+from predictor.features.programs.work import (
     Elements,
     Family,
     OpInstance,
@@ -19,6 +17,8 @@ from predictor.features.work import (
     Phase,
     Program,
 )
+from predictor.features.torch_capture.call_view import ATEN_RULES, AtenRule, CallView
+from predictor.features.torch_capture.calls import Argument, Call, Capture, Role, Tensor
 from predictor.registry import Registry
 from predictor.types import Optimizer, Precision
 

@@ -15,8 +15,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from predictor.features.dtype import DType
+from predictor.features.programs.work import Phase
 from predictor.features.torch_capture.calls import Argument, Call, Role, Storage, Tensor
-from predictor.features.work import Phase
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.float64: DType.FLOAT64,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.features.rows import cache_bytes
-from predictor.features.work_json import work_to_json
+from predictor.features.programs.work_json import work_to_json
+from predictor.features.tables.rows import cache_bytes
 from predictor.hardware.catalog import find_device
 from predictor.hardware.sustained import matrix_peak
 from predictor.models.corpus.aiconfigurator_works import TABLES, Table

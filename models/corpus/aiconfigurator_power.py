@@ -24,7 +24,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.features.work import OpWork
+from predictor.features.programs.work import OpWork
 from predictor.models.corpus.aiconfigurator_works import (
     STORAGE,
     attention_work,
@@ -34,7 +34,7 @@ from predictor.models.corpus.aiconfigurator_works import (
 )
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import Counted, canonical
-from predictor.models.kernel_power import sizes_of, tiles_of
+from predictor.models.power.kernel_power import sizes_of, tiles_of
 
 if TYPE_CHECKING:
     import polars as pl

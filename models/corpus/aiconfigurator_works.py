@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictor.features.dtype import Compute
-from predictor.features.work import AttentionShape, Contraction, Family, OpWork, Phase
+from predictor.features.programs.work import AttentionShape, Contraction, Family, OpWork, Phase
 
 Row = Mapping[str, Any]
 

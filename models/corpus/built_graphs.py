@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from predictor.features.architectures import ARCHITECTURES
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode
 
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import InvalidData
-from predictor.features.adapters import Adapters, adapt
 from predictor.features.architectures.from_config import from_config
 from predictor.features.graph import Graph
-from predictor.features.layers import segments
-from predictor.features.lowering import lower
-from predictor.features.program import program_of
-from predictor.features.reader import read_graph
+from predictor.features.lowering.adapters import Adapters, adapt
+from predictor.features.lowering.layers import segments
+from predictor.features.lowering.lower import lower
+from predictor.features.programs.program import program_of
+from predictor.features.reading.reader import read_graph
 from predictor.models.corpus.finetune_graphs import Loss, as_written, kept_inputs_bytes, with_loss
 from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
 from predictor.parallel.memory_weights import GradientBuffers

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from predictor.features.adapters import product_roles
 from predictor.features.dtype import DType
 from predictor.features.graph import Attribute, Graph, Node, Value
+from predictor.features.lowering.adapters import product_roles
 
 CHUNK = 128
 """Tokens that litgpt takes the loss of at once."""

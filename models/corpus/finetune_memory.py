@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from predictor.hardware.catalog import find_device
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.finetune import FinetuneRow, job_memory, read_rows
-from predictor.models.memory_allocated import ALLOCATED_FEATURES, AllocatedJob, allocated_features
+from predictor.models.memory.allocated import ALLOCATED_FEATURES, AllocatedJob, allocated_features
 from predictor.parallel.memory_stages import StageMemory
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from predictor.features.architectures.searched import fbnet, nasbench201, once_for_all
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.whole_model import ReadRows, WholeModelRow, gathered, measurements
 from predictor.types import Mode, Precision

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.features.dtype import Compute
-from predictor.features.work import Contraction, Family, OpWork, Phase
-from predictor.features.work_json import work_to_json
+from predictor.features.programs.work import Contraction, Family, OpWork, Phase
+from predictor.features.programs.work_json import work_to_json
 from predictor.models.corpus.aiconfigurator_works import (
     STORAGE,
     attention_work,

@@ -21,8 +21,8 @@ from predictor.features.architectures.megatron import (
     megatron_graph,
 )
 from predictor.features.dtype import DType
-from predictor.features.layers import named_segments
-from predictor.features.program import program_of
+from predictor.features.lowering.layers import named_segments
+from predictor.features.programs.program import program_of
 from predictor.models.corpus.megatron_golden import GoldenRun
 from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories
 from predictor.parallel.memory_weights import GradientBuffers

@@ -15,7 +15,7 @@ from predictor.hardware.catalog import find_device
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.megatron_golden import GoldenRun, read_runs
 from predictor.models.corpus.megatron_jobs import MegatronJob, job_of, last_stage, rank_memory
-from predictor.models.memory_allocated import ALLOCATED_FEATURES, AllocatedJob, allocated_features
+from predictor.models.memory.allocated import ALLOCATED_FEATURES, AllocatedJob, allocated_features
 from predictor.parallel.memory_stages import RankMemory, StageMemory
 from predictor.types import Recompute
 

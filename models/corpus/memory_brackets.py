@@ -20,13 +20,13 @@ from predictor.errors import InvalidData, PerfcastError
 from predictor.models.corpus.attention_graphs import written_out
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.timm import GRAPHS, export_of, exports, family
-from predictor.models.memory import FEATURES, memory_features, workspace_potential_bytes
+from predictor.models.memory.peak import FEATURES, memory_features, workspace_potential_bytes
 from predictor.types import Layout, Mode, Optimizer, Precision
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from predictor.features.work import Program
+    from predictor.features.programs.work import Program
 
 TABLE = "bracket_memory"
 FOLDER, FILE = "timm_benchmarks", "timm_train_rtx3090_oom_brackets.csv.gz"
@@ -135,9 +135,9 @@ def training_program(data: bytes, batch: int, layout: Layout) -> Program:
 
     Raises InvalidGraph.
     """
-    from predictor.features.lowering import lower
-    from predictor.features.program import program_of
-    from predictor.features.reader import read_graph
+    from predictor.features.lowering.lower import lower
+    from predictor.features.programs.program import program_of
+    from predictor.features.reading.reader import read_graph
 
     graph = lower(read_graph(data, batch=batch), precision=Precision.AMP, training=True, layout=layout)
     return program_of(

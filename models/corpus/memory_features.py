@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from predictor.errors import InvalidData, PerfcastError
 from predictor.models.corpus.build import Progress, read_source, silent, write_table
-from predictor.models.memory import FEATURES, memory_features, workspace_potential_bytes
+from predictor.models.memory.peak import FEATURES, memory_features, workspace_potential_bytes
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from predictor.features.work import Program
+    from predictor.features.programs.work import Program
 
 TABLE = "memory_features"
 GRAPH_FOLDER = "timm_onnx"
@@ -166,8 +166,8 @@ def _records(job: _Job) -> list[dict[str, object]] | str:
 
 def training_program(data: bytes, batch: int) -> Program:
     """The job of the rows: FP32 training with SGD momentum, eager. Raises InvalidGraph."""
-    from predictor.features.program import build_program
-    from predictor.features.reader import read_graph
+    from predictor.features.programs.program import build_program
+    from predictor.features.reading.reader import read_graph
 
     return build_program(
         read_graph(data, batch=batch),

@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.features.dtype import Compute
-from predictor.features.work import Contraction, Convolution, Elements, Family, OpWork, Phase, Rows, WorkShape
-from predictor.features.work_json import work_to_json
+from predictor.features.programs.work import (
+    Contraction,
+    Convolution,
+    Elements,
+    Family,
+    OpWork,
+    Phase,
+    Rows,
+    WorkShape,
+)
+from predictor.features.programs.work_json import work_to_json
 from predictor.models.corpus.schema import canonical
 
 if TYPE_CHECKING:

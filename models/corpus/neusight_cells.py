@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from predictor.features.architectures import architecture
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.models.corpus.neusight import DEVICES
 from predictor.models.corpus.whole_model import ReadRows, WholeModelRow, measurements
 from predictor.types import Mode, Precision, Runtime

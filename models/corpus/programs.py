@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from predictor.errors import InvalidData, PerfcastError
 from predictor.features.dtype import Compute
-from predictor.features.work import Family, OpWork, Phase
-from predictor.features.work_table import (
+from predictor.features.programs.work import Family, OpWork, Phase
+from predictor.features.programs.work_table import (
     COMPUTES,
     FAMILIES,
     PHASES,
@@ -199,7 +199,7 @@ def _frame(source: str, root: Path, name: str, wanted: list[tuple[Job, int]], ve
 
 
 def _program(graph: Graph, job: Job) -> tuple[list[OpWork], int]:
-    from predictor.features.program import build_program
+    from predictor.features.programs.program import build_program
 
     program = build_program(
         graph,

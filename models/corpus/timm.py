@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.errors import InvalidData
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.models.corpus.whole_model import (
     ReadRows,
     WholeModelRow,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.features.dtype import Compute
-from predictor.features.work import Contraction, Elements, Family, OpWork, Phase
-from predictor.features.work_json import work_to_json
+from predictor.features.programs.work import Contraction, Elements, Family, OpWork, Phase
+from predictor.features.programs.work_json import work_to_json
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import Counted, canonical
 

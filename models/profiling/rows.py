@@ -22,7 +22,7 @@ from typing import Any
 from predictor.errors import InvalidData, InvalidPlan, UnknownName
 from predictor.features.architectures import ARCHITECTURES
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.files import write_whole
 from predictor.models.corpus.built_graphs import built_graph
 from predictor.models.corpus.chips import chip_of

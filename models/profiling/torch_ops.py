@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from predictor.features.dtype import DType
-from predictor.features.elements import FROM_ONNX
 from predictor.features.graph import Graph, Node
+from predictor.features.reading.elements import FROM_ONNX
 
 if TYPE_CHECKING:
     import torch

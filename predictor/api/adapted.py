@@ -6,11 +6,11 @@ import os
 
 from predictor.api.sources import Binding, GraphSources
 from predictor.errors import InvalidPlan, InvalidRequest
-from predictor.features.adapters import Adapters, adapt
 from predictor.features.graph import Graph
-from predictor.features.lowering import lower
-from predictor.features.program import program_of
-from predictor.features.work import Program
+from predictor.features.lowering.adapters import Adapters, adapt
+from predictor.features.lowering.lower import lower
+from predictor.features.programs.program import program_of
+from predictor.features.programs.work import Program
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.types import Mode

@@ -9,10 +9,10 @@ from predictor.compose.energy import EnergyCost, compose_energy, slowdown_under_
 from predictor.compose.memory import MemoryCost, compose_memory
 from predictor.compose.stragglers import with_stragglers
 from predictor.compose.time import ProgramCosts, TimeCost, compose_time
-from predictor.features.work import Program
+from predictor.features.programs.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
-from predictor.models.memory import MemoryModel
-from predictor.models.power import PowerModel
+from predictor.models.memory.peak import MemoryModel
+from predictor.models.power.board_power import PowerModel
 from predictor.request import PredictionRequest
 from predictor.types import Prediction
 

@@ -28,17 +28,17 @@ from predictor.models.device_calibration import (
     stored_calibrations,
 )
 from predictor.models.device_calibration import MODEL_NAME as DEVICE_MODEL
-from predictor.models.network_calibration import (
+from predictor.models.plans.network_calibration import (
     MODEL_NAME as NETWORK_MODEL,
 )
-from predictor.models.network_calibration import (
+from predictor.models.plans.network_calibration import (
     NetworkCalibration,
     fit_network,
     link_numbers,
     stored_networks,
 )
-from predictor.models.plan_calibration import MODEL_NAME as PLANS_MODEL
-from predictor.models.plan_calibration import ClusterPlans, fit_plan_calibration
+from predictor.models.plans.plan_calibration import MODEL_NAME as PLANS_MODEL
+from predictor.models.plans.plan_calibration import ClusterPlans, fit_plan_calibration
 from predictor.models.profiling.rows import TimedJob, job_graph
 from predictor.parallel.plan import Plan
 from predictor.parallel.plan_text import parse_plan

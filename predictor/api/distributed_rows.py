@@ -19,21 +19,21 @@ from predictor.compose.plan_cost import MicrobatchCosts, compose_plan, microbatc
 from predictor.compose.rank_costs import IntArray
 from predictor.compose.step_facts import op_copies, step_facts
 from predictor.errors import InvalidPlan, PerfcastError
-from predictor.features.layers import Segments, segments
-from predictor.features.narrow_products import with_narrow_products
-from predictor.features.reader import read_graph
+from predictor.features.lowering.layers import Segments, segments
+from predictor.features.lowering.narrow_products import with_narrow_products
+from predictor.features.reading.reader import read_graph
 from predictor.hardware.catalog import find_device
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.distributed import DistributedRow
 from predictor.models.corpus.distributed_graphs import Recipe, build
-from predictor.models.exchange_curves import MODEL_NAME as EXCHANGES
-from predictor.models.step_correction import StepFacts
+from predictor.models.plans.exchange_curves import MODEL_NAME as EXCHANGES
+from predictor.models.plans.step_correction import StepFacts
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer
 
 if TYPE_CHECKING:
     from predictor.api.predictor import Predictor
-    from predictor.features.thin import ThinGraph
+    from predictor.features.lowering.thin import ThinGraph
     from predictor.models.bundle import Bundle
 
 _PRICING = ("op_time", "step_time", "kernel_time")
@@ -121,7 +121,7 @@ class Composer:
         found = microbatch_costs(rank, costs, runtime=row.runtime, plan=plan, cluster=cluster)
         rows = None
         if few.left_out:
-            from predictor.features.thin import whole_rows
+            from predictor.features.lowering.thin import whole_rows
 
             rows = None if rank.pieces is None else whole_rows(few.thin, rank.pieces)
             found = _repeated(found, rows)
@@ -144,7 +144,7 @@ class Composer:
 
 
 def _few_layers(recipe: Recipe, samples: int) -> _Few:
-    from predictor.features.thin import LayerRun, ThinGraph
+    from predictor.features.lowering.thin import LayerRun, ThinGraph
 
     if recipe.layers <= _LAYERS or recipe.style == "t5":
         return _Few(ThinGraph(read_graph(build(recipe), batch=samples), ()), 0)

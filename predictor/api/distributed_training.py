@@ -16,9 +16,9 @@ from predictor.api.predictor import Predictor
 from predictor.models.bundle import Bundle, Json, TrainedModel, write_bundle
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.distributed import DistributedRow, read_published
-from predictor.models.plan_calibration import PlanPoint, plan_point
-from predictor.models.step_correction import MODEL_NAME, StepFacts
-from predictor.models.step_correction_training import (
+from predictor.models.plans.plan_calibration import PlanPoint, plan_point
+from predictor.models.plans.step_correction import MODEL_NAME, StepFacts
+from predictor.models.plans.step_correction_training import (
     CorrectionTable,
     correction_table,
     train_step_correction,

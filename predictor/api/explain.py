@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from predictor.compose.time import ProgramCosts
-from predictor.features.work import OpInstance, Program
+from predictor.features.programs.work import OpInstance, Program
 from predictor.types import OpCostRow
 
 

@@ -1,7 +1,7 @@
 """The largest batch, dimension or number of layers with which a job fits in memory, as sure as is wanted.
 
 Peaks grow almost in proportion, so that a few programs decide: those at two or three sizes give the memory of
-all others (predictor.features.scaling), the search walks along them, and the program at the size it ends at
+all others (features/programs/scaling.py), the search walks along them, and the program at the size it ends at
 is built and judged. Larger sizes are taken to need more; where the model of memory says otherwise from one
 size to the next, the answer is a size that fits while the next does not.
 """
@@ -21,9 +21,9 @@ from predictor.checks import whole_number
 from predictor.compose.memory import MemoryCost
 from predictor.errors import InvalidInput, InvalidRequest
 from predictor.features.graph import Graph
-from predictor.features.memory_timeline import Line
-from predictor.features.scaling import SizedPrograms
-from predictor.models.memory import ForwardWork, forward_work, mixed_forward
+from predictor.features.programs.memory_timeline import Line
+from predictor.features.programs.scaling import SizedPrograms
+from predictor.models.memory.peak import ForwardWork, forward_work, mixed_forward
 from predictor.parallel.rank_program import RankProgram
 from predictor.request import PredictionRequest
 from predictor.types import Interval

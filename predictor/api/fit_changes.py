@@ -12,7 +12,7 @@ from typing import Protocol
 
 from predictor.compose.memory import fit_probability
 from predictor.errors import PerfcastError
-from predictor.features.adapters import Adapters
+from predictor.features.lowering.adapters import Adapters
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.types import Interval, Mode, Offload, Precision, Prediction, Recompute

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from predictor.hardware.spec import ClusterSpec
 from predictor.models.bundle import Bundle
-from predictor.models.exchange_curves import ExchangeModel
-from predictor.models.network_calibration import NetworkCalibration, stored_networks
+from predictor.models.plans.exchange_curves import ExchangeModel
+from predictor.models.plans.network_calibration import NetworkCalibration, stored_networks
 from predictor.types import Runtime
 
 

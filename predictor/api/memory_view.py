@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import InvalidRequest
-from predictor.features.liveness import Part
-from predictor.features.memory_timeline import Line, MemoryTimeline
+from predictor.features.programs.liveness import Part
+from predictor.features.programs.memory_timeline import Line, MemoryTimeline
 from predictor.parallel.memory_stages import RankMemory, stage_levels, stage_memories, worst_stage
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
@@ -51,7 +51,7 @@ class MemorySeries:
 
     Attributes:
         lines: (steps,) bytes by name of LINES; those that are never there are left out.
-        parts: (steps,) what runs (predictor.features.liveness.Part). nodes: (steps,) name of the node.
+        parts: (steps,) what runs (programs.liveness.Part). nodes: (steps,) name of the node.
         peak_step: of the total. alive: tensors of that step, the largest first, weights and states left out.
         stage: of a pipeline.
     """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from predictor.compose.energy import EnergyCost
 from predictor.compose.memory import MemoryCost
 from predictor.compose.time import TimeCost
-from predictor.features.work import Program
+from predictor.features.programs.work import Program
 from predictor.hardware.catalog import normalize_name
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
-from predictor.models.power import limit_w
+from predictor.models.power.board_power import limit_w
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Notice, Runtime
 from predictor.units import format_bytes

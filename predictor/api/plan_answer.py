@@ -25,10 +25,10 @@ from predictor.compose.stragglers import with_stragglers
 from predictor.compose.time import ProgramCosts, TimeCost
 from predictor.compose.timeline import Timeline, timeline
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
-from predictor.models.memory import ForwardWork, MemoryModel
-from predictor.models.plan_calibration import ClusterPlans, PlanPoint, plan_point
-from predictor.models.power import PowerModel
-from predictor.models.step_correction import StepCorrection, StepFacts
+from predictor.models.memory.peak import ForwardWork, MemoryModel
+from predictor.models.plans.plan_calibration import ClusterPlans, PlanPoint, plan_point
+from predictor.models.plans.step_correction import StepCorrection, StepFacts
+from predictor.models.power.board_power import PowerModel
 from predictor.parallel.memory_stages import RankMemory
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram

@@ -18,7 +18,7 @@ from predictor.compose.plan_cost import MicrobatchCosts, compose_plan_energy
 from predictor.compose.rank_costs import IntArray, repeated
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
-from predictor.features.recompute import replayed_nodes
+from predictor.features.lowering.recompute import replayed_nodes
 from predictor.parallel.memory_stages import RankMemory
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from predictor.api.predictor import Predictor
 from predictor.compose.interval import log_interval
 from predictor.errors import InvalidRequest, PerfcastError
-from predictor.models.power import Reading, limit_w
+from predictor.models.power.board_power import Reading, limit_w
 from predictor.request import PredictionRequest
 from predictor.types import Interval
 

@@ -27,20 +27,20 @@ from predictor.compose.plan_cost import is_plain, needs_framework
 from predictor.compose.time import ProgramCosts, price_program
 from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.graph import Graph
-from predictor.features.program_source import ProgramSource
-from predictor.features.work import Program
+from predictor.features.programs.program_source import ProgramSource
+from predictor.features.programs.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
-from predictor.models.aggregate_features import LATEST_VERSION, JobContext
 from predictor.models.bundle import Bundle
 from predictor.models.device_calibration import DeviceCalibration, stored_calibrations
-from predictor.models.memory import ForwardWork, MemoryModel
-from predictor.models.network_calibration import NetworkCalibration
-from predictor.models.op_time import OpTimeModel
-from predictor.models.plan_calibration import stored_plans
-from predictor.models.power import PowerModel
-from predictor.models.power_profile import JobProfile
-from predictor.models.step_correction import StepCorrection
-from predictor.models.step_time import StepTimeModel
+from predictor.models.memory.peak import ForwardWork, MemoryModel
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.plans.network_calibration import NetworkCalibration
+from predictor.models.plans.plan_calibration import stored_plans
+from predictor.models.plans.step_correction import StepCorrection
+from predictor.models.power.board_power import PowerModel
+from predictor.models.power.profile import JobProfile
+from predictor.models.steps.features import LATEST_VERSION, JobContext
+from predictor.models.steps.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
 from predictor.request import PredictionRequest, version_number
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from predictor.api.plan_search import PlanSource
     from predictor.compose.memory import MemoryCost
     from predictor.compose.timeline import Timeline
-    from predictor.features.adapters import Adapters
-    from predictor.features.thin import ThinGraph
+    from predictor.features.lowering.adapters import Adapters
+    from predictor.features.lowering.thin import ThinGraph
     from predictor.search.search import Goal, SearchResult
     from predictor.search.space import SearchSpace
 
@@ -338,7 +338,7 @@ class Predictor(SplitTables):
 
     def _resolve_thin(self, request: PredictionRequest) -> tuple[Resolved, NDArray[np.intp] | None]:
         """As `_resolve_graph` of a graph with few layers, and which piece stands for each of the whole."""
-        from predictor.features.thin import thinned, whole_rows
+        from predictor.features.lowering.thin import thinned, whole_rows
 
         source = request.graph
         if not isinstance(source, str | bytes | os.PathLike | Graph):
@@ -469,7 +469,7 @@ def _device_key(device: DeviceSpec) -> Hashable:
 
 
 def _program(graph: Graph, request: PredictionRequest) -> Program:
-    from predictor.features.program import build_program
+    from predictor.features.programs.program import build_program
 
     return build_program(
         graph,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from predictor.cache import Memo
 from predictor.errors import InvalidGraph, UnknownGraph
 from predictor.features.graph import Graph
-from predictor.features.program_source import ProgramSource
+from predictor.features.programs.program_source import ProgramSource
 from predictor.request import GraphSource
 from predictor.units import MIB
 
@@ -47,7 +47,7 @@ class GraphSources:
 
     def add(self, data: bytes) -> str:
         """Stores a model without its weights; returns its id. Raises InvalidGraph."""
-        from predictor.features.strip import strip_model
+        from predictor.features.reading.strip import strip_model
 
         stripped = strip_model(data)
         model_id = _MODEL_ID + hashlib.sha256(stripped).hexdigest()
@@ -83,7 +83,7 @@ class GraphSources:
         return self._graphs.get_or((self.key(source), binding.key), lambda: self._read(source, binding))
 
     def _read(self, source: FileSource, binding: Binding) -> Graph:
-        from predictor.features.reader import read_graph
+        from predictor.features.reading.reader import read_graph
 
         if isinstance(source, str) and source.startswith(_MODEL_ID):
             stored = self._models.get(source)

@@ -10,7 +10,7 @@ import numpy as np
 from predictor.checks import whole_number
 from predictor.compose.plan_cost import is_plain
 from predictor.errors import DoesNotFit
-from predictor.models.plan_calibration import spread_out
+from predictor.models.plans.plan_calibration import spread_out
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.search.bounds import bounds

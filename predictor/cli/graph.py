@@ -15,7 +15,7 @@ from predictor.cli.options import Output
 
 if TYPE_CHECKING:
     from predictor.features.graph import Graph
-    from predictor.features.work import Program
+    from predictor.features.programs.work import Program
 
 app = typer.Typer(help="Check, show and strip ONNX files, or make them.", no_args_is_help=True)
 app.command("from-config")(from_config.from_config)
@@ -118,7 +118,7 @@ def strip(
     ],
 ) -> None:
     """Write the model without its weights; predictions stay the same."""
-    from predictor.features.strip import strip_model, write_stripped
+    from predictor.features.reading.strip import strip_model, write_stripped
     from predictor.units import format_bytes
 
     if target == "-" and sys.stdout.isatty():
@@ -154,8 +154,8 @@ def _source(
 def _read(
     source: str | bytes, batch: int | None, dims: list[str], shapes: list[str]
 ) -> tuple[Graph, Program]:
-    from predictor.features.program import build_program
-    from predictor.features.reader import read_graph
+    from predictor.features.programs.program import build_program
+    from predictor.features.reading.reader import read_graph
     from predictor.types import Mode, Optimizer, Precision, Runtime
 
     graph = read_graph(source, batch=batch, dims=opt.parse_dims(dims), input_shapes=opt.parse_shapes(shapes))

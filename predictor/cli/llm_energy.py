@@ -10,7 +10,7 @@ from predictor.cli import options as opt
 from predictor.cli.options import Output
 
 if TYPE_CHECKING:
-    from predictor.models.serving import ServingAnswer
+    from predictor.models.power.serving import ServingAnswer
     from predictor.types import Interval
 
 SCHEMA = "perfcast.llm_energy/1"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from predictor.api.memory_view import MemorySeries
 from predictor.cli import text as txt
 from predictor.cli.drawing import COLOURS, FAINT, INK, Area, Label, Rule, Shape, png, svg
-from predictor.features.liveness import Part
+from predictor.features.programs.liveness import Part
 
 FloatArray = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from predictor.cli.fitted_table import FittedTable
 from predictor.cli.graph import family_work
 from predictor.cli.render import indented
 from predictor.features.graph import Graph, Value
-from predictor.features.work import Program
+from predictor.features.programs.work import Program
 from predictor.units import format_quantity
 
 

@@ -247,8 +247,8 @@ def _jobs(
     if model is None:
         chosen = [_named(CASES, "case", name) for name in cases or CASES]
         return [replace(job, replicas=replicas) for job in chosen]
-    from predictor.features.program import build_program
-    from predictor.features.reader import read_graph
+    from predictor.features.programs.program import build_program
+    from predictor.features.reading.reader import read_graph
     from predictor.types import Mode, Optimizer, Precision, Runtime
 
     graph = read_graph(opt.read_model(model), batch=batch)

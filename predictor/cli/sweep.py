@@ -15,7 +15,7 @@ from predictor.cli.option_groups import spread
 from predictor.cli.options import Output
 
 if TYPE_CHECKING:
-    from predictor.models.power import Reading
+    from predictor.models.power.board_power import Reading
 
 Caps = Annotated[
     list[str],
@@ -118,7 +118,7 @@ def numbers(texts: Sequence[str], flag: str, expected: str) -> list[float]:
 
 
 def _readings(texts: Sequence[str], batches: Sequence[int]) -> dict[int | None, list[Reading]]:
-    from predictor.models.power import Reading
+    from predictor.models.power.board_power import Reading
 
     found: dict[int | None, list[Reading]] = {}
     for text in texts:

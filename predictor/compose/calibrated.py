@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.compose.time import LAUNCH_S, ProgramCosts, compose_time
-from predictor.features.work import Phase, Program
+from predictor.features.programs.work import Phase, Program
 from predictor.models.device_calibration import CLASSES, DeviceCalibration, Sample
-from predictor.models.step_time import StepCosts
+from predictor.models.steps.step_time import StepCosts
 from predictor.parallel.plan import Plan
 from predictor.types import Runtime
 

@@ -14,10 +14,10 @@ from math import fsum, hypot, log
 
 from predictor.compose.interval import log_interval
 from predictor.compose.time import LAUNCH_S, ProgramCosts, TimeCost
-from predictor.features.work import Program
+from predictor.features.programs.work import Program
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.power import PowerModel, idle_power_w
-from predictor.models.power_profile import JobProfile, job_profile
+from predictor.models.power.board_power import PowerModel, idle_power_w
+from predictor.models.power.profile import JobProfile, job_profile
 from predictor.parallel.plan import Plan
 from predictor.types import Interval, Runtime
 

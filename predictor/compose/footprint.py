@@ -15,7 +15,7 @@ from predictor.hardware.accounting import Accounting
 from predictor.hardware.prices import find_instance
 from predictor.hardware.sites import Intensity
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
-from predictor.models.node_power import MEASURED_SCALE, NODE_LOG_SPREAD, NodeRest, node_rest
+from predictor.models.power.node_power import MEASURED_SCALE, NODE_LOG_SPREAD, NodeRest, node_rest
 from predictor.types import Footprint, Interval, Prediction
 
 _J_PER_KWH = 3.6e6

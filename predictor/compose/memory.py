@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.dtype import Compute
-from predictor.features.work import Phase, Program
+from predictor.features.programs.work import Phase, Program
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.memory import ForwardWork, MemoryEstimate, MemoryModel
-from predictor.models.memory_allocated import AllocatedJob
+from predictor.models.memory.allocated import AllocatedJob
+from predictor.models.memory.peak import ForwardWork, MemoryEstimate, MemoryModel
 from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
 from predictor.parallel.memory_weights import TORCH_BUFFERS, GradientBuffers
 from predictor.parallel.plan import Plan

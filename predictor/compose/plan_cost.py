@@ -18,7 +18,7 @@ from predictor.compose.time import (
     exchange_log_spread,
 )
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
-from predictor.models.power import PowerModel
+from predictor.models.power.board_power import PowerModel
 from predictor.parallel.offload import host_links
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram

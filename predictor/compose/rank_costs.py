@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.compose.interval import FloatArray
-from predictor.features.layers import Segments
-from predictor.features.work import Collective, OpInstance, OpWork, Phase, Program, Transfer
+from predictor.features.lowering.layers import Segments
+from predictor.features.programs.work import Collective, OpInstance, OpWork, Phase, Program, Transfer
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import collective_time_s
 from predictor.parallel.memory_stages import RankMemory
@@ -93,7 +93,7 @@ class RankCosts:
 
 
 def repeated(columns: RankCosts, rows: IntArray) -> RankCosts | None:
-    """Costs of a graph of which `columns` are those of a thin one (predictor.features.thin).
+    """Costs of a graph of which `columns` are those of a thin one (predictor.features.lowering.thin).
 
     Args:
         rows: (pieces of the whole graph,) piece of the thin one that stands for each.

@@ -8,10 +8,10 @@ from predictor.compose.interval import FloatArray
 from predictor.compose.rank_costs import IntArray
 from predictor.compose.time import ProgramCosts, TimeCost
 from predictor.features.dtype import Compute
-from predictor.features.work import Family, Program
+from predictor.features.programs.work import Family, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.hardware.sustained import matrix_peak
-from predictor.models.step_correction import StepFacts
+from predictor.models.plans.step_correction import StepFacts
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
 

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from predictor.compose.exchange_sources import plan_log_spread
 from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
 from predictor.features.dtype import Compute
-from predictor.features.kernel_rows import KernelModel, kernel_model
-from predictor.features.work import OpWork, Phase, Program
+from predictor.features.programs.work import OpWork, Phase, Program
+from predictor.features.tables.kernel_rows import KernelModel, kernel_model
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
-from predictor.models.aggregate_features import JobContext
-from predictor.models.aggregate_total import iteration_s
-from predictor.models.op_time import ANALYTIC, LEARNED, OpCosts, OpTimeModel
-from predictor.models.step_time import StepCosts, StepTimeModel
+from predictor.models.ops.op_time import ANALYTIC, LEARNED, OpCosts, OpTimeModel
+from predictor.models.steps.features import JobContext
+from predictor.models.steps.step_time import StepCosts, StepTimeModel
+from predictor.models.steps.total import iteration_s
 from predictor.parallel.data_parallel import schedule_gradients
 from predictor.parallel.plan import Plan
 from predictor.types import Coverage, Interval, Precision, Runtime

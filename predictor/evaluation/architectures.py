@@ -13,10 +13,10 @@ import numpy as np
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, error_rows
 from predictor.features.architectures import architecture
-from predictor.features.lowering import lower
-from predictor.features.program import build_program, program_of
-from predictor.features.reader import read_graph
-from predictor.features.work import Program
+from predictor.features.lowering.lower import lower
+from predictor.features.programs.program import build_program, program_of
+from predictor.features.programs.work import Program
+from predictor.features.reading.reader import read_graph
 from predictor.hardware.spec import LinkSpec
 from predictor.parallel.architectures.confidential import (
     PUBLISHED_BUCKET_BYTES,

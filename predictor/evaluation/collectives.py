@@ -17,8 +17,8 @@ from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
 from predictor.models.corpus.build import Progress, read_source
 from predictor.models.corpus.exchanges import SOURCES
-from predictor.models.exchange_rows import ExchangeFacts, ExchangeTable, FloatArray, exchange_table
-from predictor.models.exchange_training import half_widths, held_out, is_known
+from predictor.models.plans.exchange_rows import ExchangeFacts, ExchangeTable, FloatArray, exchange_table
+from predictor.models.plans.exchange_training import half_widths, held_out, is_known
 from predictor.models.train import SEED
 
 _SUITE = "collectives"

@@ -19,9 +19,9 @@ from predictor.errors import InvalidData
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow
 from predictor.features.architectures.from_config import from_config
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import AttentionShape, OpWork
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import AttentionShape, OpWork
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 MEASURED = "measured.json"

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, error_rows
-from predictor.features.tiles import FloatArray
+from predictor.features.tables.tiles import FloatArray
 from predictor.models.corpus.distributed import BIGSCIENCE_V100, VTRAIN
-from predictor.models.plan_calibration import PlanPoint, fit_plan_calibration, spread_out
-from predictor.models.source_correction import LEAST_ROWS, believed_share, source_log_factors
-from predictor.models.step_correction_training import (
+from predictor.models.plans.plan_calibration import PlanPoint, fit_plan_calibration, spread_out
+from predictor.models.plans.source_correction import LEAST_ROWS, believed_share, source_log_factors
+from predictor.models.plans.step_correction_training import (
     CorrectionTable,
     fit_correction,
     source_quantile,

@@ -30,18 +30,18 @@ from predictor.evaluation.energy_known import interval_rows, known_rows
 from predictor.evaluation.energy_nodes import node_points, node_rows
 from predictor.evaluation.energy_serving import serving_rows
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows
-from predictor.features.work import Family
+from predictor.features.programs.work import Family
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.calibration import Spread
 from predictor.models.corpus.build import Progress, read_source, silent
-from predictor.models.op_rows import OpTable, load_tables
-from predictor.models.op_time import MODEL_NAME as OP_TIME
-from predictor.models.op_time import OpTimeModel
-from predictor.models.op_training import fit_op_time
-from predictor.models.power import PowerModel
-from predictor.models.power_rows import PowerSample, as_measured, power_samples
-from predictor.models.power_training import train_power
+from predictor.models.ops.op_rows import OpTable, load_tables
+from predictor.models.ops.op_time import MODEL_NAME as OP_TIME
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.ops.op_training import fit_op_time
+from predictor.models.power.board_power import PowerModel
+from predictor.models.power.rows import PowerSample, as_measured, power_samples
+from predictor.models.power.training import train_power
 from predictor.models.train import OP_DEVICES, OP_SOURCE, POWER_SOURCES, SEED
 
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from predictor.evaluation.energy_jobs import SUITE, is_zeus, workload
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, coverage_row, error_rows
 from predictor.models.calibration import conformal_quantile
-from predictor.models.power import PowerModel, Reading, headroom
-from predictor.models.power_rows import PowerSample
-from predictor.models.power_training import train_power
+from predictor.models.power.board_power import PowerModel, Reading, headroom
+from predictor.models.power.rows import PowerSample
+from predictor.models.power.training import train_power
 
 TIME_GOAL, ENERGY_GOAL, OPTIMUM_GOAL = 0.04, 0.06, 0.8
 

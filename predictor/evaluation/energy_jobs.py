@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from predictor.evaluation.rows import EvaluationRow, scored_rows
-from predictor.models.job_time import Environment, MeasuredJob, fit_environment
-from predictor.models.power import PowerModel
-from predictor.models.power_rows import PowerSample, as_measured
-from predictor.models.power_training import train_power
+from predictor.models.power.board_power import PowerModel
+from predictor.models.power.rows import PowerSample, as_measured
+from predictor.models.power.training import train_power
+from predictor.models.steps.job_time import Environment, MeasuredJob, fit_environment
 
 if TYPE_CHECKING:
     import polars as pl

@@ -11,7 +11,7 @@ from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
 from predictor.models.calibration import conformal_quantile
 from predictor.models.corpus.aiconfigurator_power import SOURCE
 from predictor.models.corpus.build import read_source
-from predictor.models.kernel_power_training import (
+from predictor.models.power.kernel_power_training import (
     FloatArray,
     KernelTable,
     fit_kernel_power,

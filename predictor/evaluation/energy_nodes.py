@@ -17,10 +17,10 @@ from predictor.api import Predictor
 from predictor.evaluation.energy_jobs import SUITE
 from predictor.evaluation.mlperf_jobs import mlperf_job
 from predictor.evaluation.rows import EvaluationRow, scored_rows
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.models.corpus.build import read_source
 from predictor.models.corpus.mlperf_power import SOURCE
-from predictor.models.node_power import NODE_LOG_SPREAD, NodeRest, fit_scale, node_rest
+from predictor.models.power.node_power import NODE_LOG_SPREAD, NodeRest, fit_scale, node_rest
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer, Precision, Runtime
 

@@ -18,8 +18,8 @@ from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows
 from predictor.models.calibration import conformal_quantile
 from predictor.models.corpus.build import read_source
 from predictor.models.corpus.ml_energy import SOURCE
-from predictor.models.serving import FloatArray, ServingModel
-from predictor.models.serving_training import ServingSample, serving_samples, train_serving
+from predictor.models.power.serving import FloatArray, ServingModel
+from predictor.models.power.serving_training import ServingSample, serving_samples, train_serving
 
 POWER_MODEL_GOAL, POWER_CHIP_GOAL, ENERGY_GOAL = 0.07, 0.15, 0.10
 

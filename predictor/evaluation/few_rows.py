@@ -14,12 +14,6 @@ import numpy as np
 
 from predictor.evaluation.rows import EvaluationRow, absolute_errors
 from predictor.hardware.catalog import find_device
-from predictor.models.aggregate_features import FEATURES
-from predictor.models.aggregate_harness import harness_keys
-from predictor.models.aggregate_prior import DEVICE_KIND, DEVICE_KINDS, groups
-from predictor.models.aggregate_rows import AggregateTable
-from predictor.models.aggregate_total import REST_FACTOR
-from predictor.models.aggregate_training import Fitted, timed_total, total_of
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.models.device_calibration import (
     CLASSES,
@@ -29,6 +23,12 @@ from predictor.models.device_calibration import (
     learn_prior,
     predicted_s,
 )
+from predictor.models.steps.boosting import Fitted, timed_total, total_of
+from predictor.models.steps.features import FEATURES
+from predictor.models.steps.harness import harness_keys
+from predictor.models.steps.prior import DEVICE_KIND, DEVICE_KINDS, groups
+from predictor.models.steps.rows import AggregateTable
+from predictor.models.steps.total import REST_FACTOR
 
 KNOWN = 5
 DRAWS = 10

@@ -25,8 +25,8 @@ from predictor.evaluation.rows import EvaluationRow, scored_rows
 from predictor.models.bundle import Bundle
 from predictor.models.corpus.build import Progress, read_source, silent
 from predictor.models.corpus.memory_features import GRAPH_FOLDER, TABLE, graph_files
-from predictor.models.memory import MODEL_NAME
-from predictor.models.memory_training import folds, memory_rows, train_memory
+from predictor.models.memory.peak import MODEL_NAME
+from predictor.models.memory.training import folds, memory_rows, train_memory
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, error_rows
-from predictor.models.memory_allocated import FACTOR_RANGE
-from predictor.models.memory_allocated_training import AllocatedRows, config_folds, held_out_errors
+from predictor.models.memory.allocated import FACTOR_RANGE
+from predictor.models.memory.allocated_training import AllocatedRows, config_folds, held_out_errors
 
 FloatArray = NDArray[np.float64]
 

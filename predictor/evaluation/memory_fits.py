@@ -17,16 +17,16 @@ from predictor.evaluation.rows import EvaluationRow, error_rows
 from predictor.hardware.catalog import find_device
 from predictor.models.corpus.finetune import LITGPT, QWEN, TORCHTUNE
 from predictor.models.corpus.memory_brackets import DEVICE
-from predictor.models.memory import FEATURES
-from predictor.models.memory_allocated import ALLOCATED_FEATURES, FACTOR_RANGE, AllocatedModel
-from predictor.models.memory_allocated_training import (
+from predictor.models.memory.allocated import ALLOCATED_FEATURES, FACTOR_RANGE, AllocatedModel
+from predictor.models.memory.allocated_training import (
     AllocatedRows,
     finetune_rows,
     fit_allocated,
     joined_rows,
     measured_rows,
 )
-from predictor.models.memory_bounds import BoundRows, held_out_probabilities
+from predictor.models.memory.bounds import BoundRows, held_out_probabilities
+from predictor.models.memory.peak import FEATURES
 
 if TYPE_CHECKING:
     import polars as pl

@@ -15,8 +15,8 @@ from predictor.models.bundle import Bundle
 from predictor.models.corpus import bigscience_memory, finetune_memory, megatron_memory, memory_brackets
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.job_tables import job_table
-from predictor.models.memory import MODEL_NAME
-from predictor.models.memory_allocated_training import allocated_rows
+from predictor.models.memory.allocated_training import allocated_rows
+from predictor.models.memory.peak import MODEL_NAME
 
 if TYPE_CHECKING:
     pass

@@ -63,8 +63,8 @@ def _track(case: Any) -> Tracked:
 
 
 def _exported(model: Any, case: Any) -> tuple[int | None, str]:
-    from predictor.features.program import build_program
-    from predictor.features.reader import read_graph
+    from predictor.features.programs.program import build_program
+    from predictor.features.reading.reader import read_graph
     from predictor.features.torch_capture.fakes import batch_of
     from predictor.features.torch_capture.onnx_export import export_onnx
 

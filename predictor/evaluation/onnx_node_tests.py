@@ -165,8 +165,8 @@ def _read(case: Case, model: Any) -> tuple[Outcome, Graph | None, tuple[str, ...
 
 
 def _priced(data: bytes, dims: Mapping[str, int]) -> tuple[Graph, tuple[str, ...]]:
-    from predictor.features.program import build_program
-    from predictor.features.reader import read_graph
+    from predictor.features.programs.program import build_program
+    from predictor.features.reading.reader import read_graph
     from predictor.types import Mode, Optimizer, Precision, Runtime
 
     graph = read_graph(data, dims=dims)

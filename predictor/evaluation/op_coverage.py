@@ -33,8 +33,8 @@ def op_coverage() -> list[OpCoverage]:
     """All ops of ONNX's schema registry in their newest version, then com.microsoft ops that have a rule."""
     from onnx import defs
 
-    from predictor.features.control import CONTROL_RULES
-    from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
+    from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, load_rules
+    from predictor.features.reading.control import CONTROL_RULES
 
     load_rules()
     versions: dict[tuple[str, str], list[int]] = {}

@@ -19,17 +19,24 @@ from numpy.typing import NDArray
 
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
-from predictor.features.work import Family
+from predictor.features.programs.work import Family
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.calibration import grouped_quantile
 from predictor.models.corpus.build import Progress, read_index, silent
-from predictor.models.kernel_tables import TWINS, KernelTable, joined, load_kernel_tables
-from predictor.models.kernel_time import GENERAL
-from predictor.models.kernel_training import THIN, Judged, fit_booster, held_out_chips, held_out_shapes, judge
-from predictor.models.op_rows import load_tables
-from predictor.models.op_training import SETTINGS, Residuals
-from predictor.models.op_training import held_out_shapes as vector_shapes
+from predictor.models.ops.kernel_tables import TWINS, KernelTable, joined, load_kernel_tables
+from predictor.models.ops.kernel_time import GENERAL
+from predictor.models.ops.kernel_training import (
+    THIN,
+    Judged,
+    fit_booster,
+    held_out_chips,
+    held_out_shapes,
+    judge,
+)
+from predictor.models.ops.op_rows import load_tables
+from predictor.models.ops.op_training import SETTINGS, Residuals
+from predictor.models.ops.op_training import held_out_shapes as vector_shapes
 from predictor.models.train import KERNEL_DEVICES, KERNEL_SOURCES, OP_DEVICES, OP_SOURCE, SEED
 
 SUITE = "ops"

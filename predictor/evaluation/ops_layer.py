@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow
 from predictor.features.dtype import Compute
-from predictor.features.work import Contraction, Elements, Family, OpWork, Phase, Rows
+from predictor.features.programs.work import Contraction, Elements, Family, OpWork, Phase, Rows
 from predictor.hardware.catalog import find_device
-from predictor.models.op_time import OpTimeModel
+from predictor.models.ops.op_time import OpTimeModel
 
 SUITE, HOLD = "ops", "source"
 DEVICE = "a100-sxm-40gb"

@@ -42,9 +42,9 @@ from predictor.models.corpus.mlperf_power import SOURCE as NODE_SOURCE
 from predictor.models.corpus.programs import build_programs
 from predictor.models.corpus.sia_pollux import SOURCE as SCALING_SOURCE
 from predictor.models.corpus.whole_model import whole_model_rows
-from predictor.models.op_time import OpTimeModel
-from predictor.models.step_time import MODEL_NAME as STEP_TIME
-from predictor.models.step_training import TRAINED
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.steps.step_time import MODEL_NAME as STEP_TIME
+from predictor.models.steps.training import TRAINED
 from predictor.models.train import (
     KERNEL_POWER_SOURCE,
     KERNEL_SOURCES,

@@ -1,6 +1,6 @@
 """Iteration time on one device: model families, chips and models left out of every whole-model source.
 
-Fits are those of training (predictor.models.step_training), scored on their tables. T5 learns from timm's own
+Fits are those of training (models/steps/training.py), scored on their tables. T5 learns from timm's own
 rows alone, every other one: other sources hold networks of the families that are left out. T1 and T3 learn
 from a thinned table; what chips left out say is predictor.evaluation.time_chips.
 """
@@ -41,18 +41,18 @@ from predictor.evaluation.whole_model_sources import (
     torchvision_rows,
     worst_cells,
 )
-from predictor.features.tiles import FloatArray
+from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.catalog import find_device
-from predictor.models.aggregate_rows import AggregateTable
-from predictor.models.aggregate_training import BoostSettings
 from predictor.models.bundle import Bundle
 from predictor.models.calibration import grouped_quantile
 from predictor.models.corpus import neusight_cells, timm
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.whole_model import WholeModelRow
-from predictor.models.op_time import OpTimeModel
-from predictor.models.step_time import DEVICE, HOST
-from predictor.models.step_training import (
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.steps.boosting import BoostSettings
+from predictor.models.steps.rows import AggregateTable
+from predictor.models.steps.step_time import DEVICE, HOST
+from predictor.models.steps.training import (
     CALIBRATION,
     SETTINGS,
     Refits,

@@ -17,21 +17,21 @@ import numpy as np
 from predictor.evaluation.few_rows import KnownCell, job_samples
 from predictor.evaluation.time_held import Held, joined_held
 from predictor.evaluation.whole_model_sources import ScoredCell, is_asked, sampled_cells
-from predictor.features.work import Family
+from predictor.features.programs.work import Family
 from predictor.hardware.catalog import find_device
-from predictor.models.aggregate_kernels import kernel_table
-from predictor.models.aggregate_rows import AggregateTable, aggregate_table, joined_tables
-from predictor.models.aggregate_training import BoostSettings, Fitted
 from predictor.models.calibration import Spread
 from predictor.models.corpus import lambda_pytorch, neusight_cells, pytorch_gpu_benchmark, timm
 from predictor.models.corpus.build import Progress, missing_sources, silent
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.whole_model import WholeModelRow, whole_model_rows
-from predictor.models.op_rows import OpTable, load_tables
-from predictor.models.op_time import OpTimeModel
-from predictor.models.op_training import fit_op_time
-from predictor.models.step_time import DEVICE
-from predictor.models.step_training import CALIBRATION, TRAINED, Refits, thinned
+from predictor.models.ops.op_rows import OpTable, load_tables
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.ops.op_training import fit_op_time
+from predictor.models.steps.boosting import BoostSettings, Fitted
+from predictor.models.steps.kernels import kernel_table
+from predictor.models.steps.rows import AggregateTable, aggregate_table, joined_tables
+from predictor.models.steps.step_time import DEVICE
+from predictor.models.steps.training import CALIBRATION, TRAINED, Refits, thinned
 from predictor.models.train import OP_DEVICES, OP_SOURCE, SEED
 
 LAMBDA, TORCHVISION, CELLS = lambda_pytorch.SOURCE, pytorch_gpu_benchmark.SOURCE, neusight_cells.SOURCE

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.evaluation.rows import EvaluationRow, error_rows
-from predictor.features.tiles import FloatArray
-from predictor.models.aggregate_rows import AggregateTable, joined_tables
+from predictor.features.tables.tiles import FloatArray
+from predictor.models.steps.rows import AggregateTable, joined_tables
 
 SUITE = "time"
 BoolArray = NDArray[np.bool_]

@@ -22,9 +22,9 @@ from predictor.api import Predictor
 from predictor.errors import InvalidData, OutputNotWritable, PerfcastError
 from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Convolution, Family, OpWork
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Convolution, Family, OpWork
+from predictor.features.reading.reader import read_graph
 from predictor.models.corpus.build import Progress, silent
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer, Precision, Runtime

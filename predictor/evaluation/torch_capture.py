@@ -16,7 +16,7 @@ from typing import Any
 
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow
-from predictor.features.work import Phase, Program
+from predictor.features.programs.work import Phase, Program
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 COUNTER_GOAL, ONNX_FLOPS_GOAL, ONNX_BYTES_GOAL = 0.01, 0.02, 0.10
@@ -200,8 +200,8 @@ def _exported(module: Any, inputs: tuple[Any, ...]) -> tuple[Program | None, str
     """The program of the module's export, as files of training graphs are written."""
     import torch
 
-    from predictor.features.program import build_program
-    from predictor.features.reader import read_graph
+    from predictor.features.programs.program import build_program
+    from predictor.features.reading.reader import read_graph
 
     # Exports fold batch norm into convolutions unless told otherwise; other modules take the default.
     changes = (torch.nn.modules.batchnorm._NormBase, torch.nn.modules.dropout._DropoutNd)

@@ -23,7 +23,6 @@ from predictor.evaluation.rows import EvaluationRow, absolute_errors, scored_row
 from predictor.features.graph import Graph
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceKind
-from predictor.models.aggregate_rows import AggregateTable
 from predictor.models.corpus import lambda_pytorch, pytorch_gpu_benchmark
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.manifest import load_manifest
@@ -34,6 +33,7 @@ from predictor.models.corpus.whole_model import (
     source_graph,
 )
 from predictor.models.device_calibration import Sample, predicted_s
+from predictor.models.steps.rows import AggregateTable
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.types import Precision

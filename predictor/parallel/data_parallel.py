@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import InvalidPlan
-from predictor.features.work import ParameterGradient
+from predictor.features.programs.work import ParameterGradient
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import all_reduce_sent_bytes, all_reduce_time_s
 from predictor.parallel.plan import Plan

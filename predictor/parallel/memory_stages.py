@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import InvalidPlan
-from predictor.features.memory_timeline import Line, MemoryTimeline
+from predictor.features.programs.memory_timeline import Line, MemoryTimeline
 from predictor.parallel.memory_weights import (
     TORCH_BUFFERS,
     GradientBuffers,

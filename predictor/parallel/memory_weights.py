@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.features.memory_timeline import Line, MemoryTimeline
+from predictor.features.programs.memory_timeline import Line, MemoryTimeline
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
 from predictor.types import Offload

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from predictor.errors import InvalidPlan
 from predictor.features.collector import without_collection
 from predictor.features.graph import Graph
-from predictor.features.layers import Segments, segments
-from predictor.features.lowering import lower
-from predictor.features.program import program_of
-from predictor.features.rules import load_rules
-from predictor.features.work import Program
+from predictor.features.lowering.layers import Segments, segments
+from predictor.features.lowering.lower import lower
+from predictor.features.programs.program import program_of
+from predictor.features.programs.rules import load_rules
+from predictor.features.programs.work import Program
 from predictor.parallel.plan import Plan
 from predictor.parallel.sharding import Sharding, sharding
 from predictor.types import Layout, Mode, Optimizer, Precision, Runtime

@@ -12,7 +12,7 @@ from typing import TypeVar
 from predictor.api.plan_tables import check_devices
 from predictor.cache import Memo
 from predictor.errors import PerfcastError, UnknownGraph
-from predictor.features.strip import strip_model
+from predictor.features.reading.strip import strip_model
 from predictor.protocol import Forecaster
 from predictor.request import PredictionRequest
 from predictor.search.search import Goal, SearchResult

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from predictor.api.sources import Binding, GraphSources
 from predictor.errors import CoverageMissing, PerfcastError
-from predictor.features.program import build_program
+from predictor.features.programs.program import build_program
 from predictor.hardware.catalog import find_cluster, find_device
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.request import PredictionRequest

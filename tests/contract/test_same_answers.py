@@ -11,7 +11,7 @@ import pytest
 
 from predictor.client import RemotePredictor
 from predictor.errors import InvalidRequest
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.hardware.catalog import find_cluster, find_device
 from predictor.parallel.plan import Plan
 from predictor.protocol import Forecaster

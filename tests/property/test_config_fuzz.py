@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from predictor.errors import InvalidInput
 from predictor.features.architectures.from_config import CACHES, from_config
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 
 FOLDER = Path(__file__).parents[1] / "assets" / "configs"
 # One of each builder, cut to two layers.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from predictor.features.builder import GraphBuilder, Tensor
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from tests.unit.features.graph_edits import renamed
 
 # One step of a random network on (batch, 8, 6, 6): an op and which earlier value it reads besides the newest.

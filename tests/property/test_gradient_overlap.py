@@ -6,7 +6,7 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.features.work import ParameterGradient
+from predictor.features.programs.work import ParameterGradient
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.parallel.collectives import all_reduce_floor_s, all_reduce_sent_bytes, all_reduce_time_s
 from predictor.parallel.data_parallel import fill_buckets, schedule_gradients

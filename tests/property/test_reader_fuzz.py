@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from predictor.errors import InvalidInput
 from predictor.features.builder import GraphBuilder
 from predictor.features.dtype import DType
-from predictor.features.reader import read_graph
-from predictor.features.strip import strip_model
-from predictor.features.weight_payloads import WireError, strip_bytes
+from predictor.features.reading.reader import read_graph
+from predictor.features.reading.strip import strip_model
+from predictor.features.reading.weight_payloads import WireError, strip_bytes
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from predictor.features.work import Phase, Transfer
+from predictor.features.programs.work import Phase, Transfer
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.collectives import GroupShape, collective_time_s
 from predictor.parallel.plan import Plan

@@ -12,8 +12,8 @@ from predictor.compose.plan_time import plan_time
 from predictor.compose.rank_costs import rank_costs
 from predictor.compose.timeline import COMPUTE, REPLICAS, overlaps, timeline
 from predictor.errors import InvalidPlan
-from predictor.features.layers import segments
-from predictor.features.program import program_of
+from predictor.features.lowering.layers import segments
+from predictor.features.programs.program import program_of
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.parallel.plan import AXES, Plan
 from predictor.parallel.rank_program import RankProgram

@@ -29,7 +29,7 @@ class RankGraph:
     Attributes:
         pieces: by node: `embedding`, `layer0` ..., `head`.
         experts: weights that only ranks with the same experts share.
-        again: runs of nodes for predictor.features.program.program_of.
+        again: runs of nodes for predictor.features.programs.program.program_of.
         away: values that leave for the host between the passes.
     """
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from predictor.features.programs.work import OpWork
 from predictor.features.torch_capture.call_view import ATEN_RULES, CallView, backward, forward
 from predictor.features.torch_capture.calls import Tensor
-from predictor.features.work import OpWork
 
 _KERNELS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 # The CPU's gradient is named after the whole forward name.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.features.dtype import Compute
-from predictor.features.op_view import element_bits, vector_compute
+from predictor.features.programs.op_view import element_bits, vector_compute
+from predictor.features.programs.work import Contraction, Family, OpWork, Phase
 from predictor.features.torch_capture.call_view import (
     ATEN_RULES,
     CallView,
@@ -16,7 +17,6 @@ from predictor.features.torch_capture.call_view import (
     stored_bytes,
 )
 from predictor.features.torch_capture.calls import Tensor
-from predictor.features.work import Contraction, Family, OpWork, Phase
 from predictor.types import Precision
 
 # Operands of each product, by argument names: (left, right, added).

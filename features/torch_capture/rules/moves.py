@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.features.dtype import DType
-from predictor.features.strides import is_row_major
+from predictor.features.lowering.strides import is_row_major
+from predictor.features.programs.work import Elements, Family, OpWork, Rows
 from predictor.features.torch_capture.call_view import (
     ATEN_RULES,
     CallView,
@@ -15,7 +16,6 @@ from predictor.features.torch_capture.call_view import (
     vector_work,
 )
 from predictor.features.torch_capture.calls import Tensor
-from predictor.features.work import Elements, Family, OpWork, Rows
 
 _FREE = (
     "empty",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from predictor.features.programs.work import OpWork
 from predictor.features.torch_capture.call_view import (
     ATEN_RULES,
     CallView,
@@ -13,7 +14,6 @@ from predictor.features.torch_capture.call_view import (
     hidden_copies,
 )
 from predictor.features.torch_capture.calls import Tensor
-from predictor.features.work import OpWork
 
 
 def _forward(

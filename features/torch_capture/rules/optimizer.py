@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from predictor.features.op_view import element_bits, vector_compute
 from predictor.features.ops.optimizer import launch_count
+from predictor.features.programs.op_view import element_bits, vector_compute
+from predictor.features.programs.work import Elements, Family, OpWork, Phase
 from predictor.features.torch_capture.call_view import ATEN_RULES, CallView, stored_bytes
 from predictor.features.torch_capture.calls import Tensor, tensors_in
-from predictor.features.work import Elements, Family, OpWork, Phase
 from predictor.types import Optimizer
 
 # FLOPs per element. A sum with a factor is a multiply-add.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.features.ops.elementwise import NARY, UNARY
+from predictor.features.programs.work import OpWork
 from predictor.features.torch_capture.call_view import ATEN_RULES, CallView, elementwise
-from predictor.features.work import OpWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from predictor.features.programs.work import Elements, Family, OpWork
 from predictor.features.torch_capture.call_view import (
     ATEN_RULES,
     CallView,
@@ -14,7 +15,6 @@ from predictor.features.torch_capture.call_view import (
     vector_work,
 )
 from predictor.features.torch_capture.calls import Tensor
-from predictor.features.work import Elements, Family, OpWork
 
 _MAX = ("max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool1d", "max_pool2d", "max_pool3d")
 _AVERAGE = ("avg_pool1d", "avg_pool2d", "avg_pool3d")

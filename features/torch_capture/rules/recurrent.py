@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from predictor.features.programs.work import OpWork
 from predictor.features.torch_capture.call_view import ATEN_RULES, CallView, backward, forward
 from predictor.features.torch_capture.calls import Tensor
-from predictor.features.work import OpWork
 
 _TYPES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 

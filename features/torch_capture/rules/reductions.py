@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from predictor.features.programs.work import Elements, Family, OpWork, Rows
 from predictor.features.torch_capture.call_view import (
     ATEN_RULES,
     CallView,
@@ -13,7 +14,6 @@ from predictor.features.torch_capture.call_view import (
     vector_work,
 )
 from predictor.features.torch_capture.calls import Tensor
-from predictor.features.work import Elements, Family, OpWork, Rows
 
 # Kind and FLOPs per input element.
 _REDUCTIONS = {

@@ -18,7 +18,7 @@ from typing import Any
 
 from predictor.checks import positive_number, whole_number
 from predictor.errors import InvalidRequest
-from predictor.features.work import Program
+from predictor.features.programs.work import Program
 from predictor.types import TrainingArchitecture
 
 ETHERNET, PCIE, NVLINK = "ethernet", "pcie", "nvlink"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from predictor.features.evaluate_rules import RuleEvaluator
 from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
-from predictor.features.op_view import OpView
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
+from predictor.features.programs.evaluate_rules import RuleEvaluator
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, load_rules
 from predictor.parallel.sharding.layout import Recut, Split, fits
 from predictor.parallel.sharding.registry import (
     LINEAR,

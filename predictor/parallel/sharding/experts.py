@@ -13,7 +13,7 @@ from math import ceil
 from typing import TypeAlias
 
 from predictor.features.graph import Attribute, Graph, Node, Shape, Value
-from predictor.features.op_view import OpView
+from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.book import Book
 from predictor.parallel.sharding.layout import Split
 from predictor.parallel.sharding.realise import Realised

@@ -73,7 +73,7 @@ def sharding(graph: Graph, plan: Plan, *, training: bool) -> Sharding:
     """Splits a graph over the tp, cp and ep ranks of a plan.
 
     Args:
-        graph: lowered (predictor.features.lowering.lower), before a compiler groups it, and bound to the
+        graph: lowered (features/lowering/lower.py), before a compiler groups it, and bound to the
             samples of one microbatch of one replica.
         training: whether gradients flow, so that their exchanges count.
     """

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TypeAlias
 
 from predictor.features.graph import Attribute
-from predictor.features.op_view import OpView
+from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.layout import Recut, Split
 from predictor.registry import Registry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from predictor.features.op_view import OpView
+from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.book import Book
 from predictor.parallel.sharding.follow import Region, follow
 from predictor.parallel.sharding.layout import Split, fits

@@ -15,7 +15,7 @@ from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.models.bundle import Bundle
 from predictor.models.device_calibration import prior_calibration
-from predictor.models.network_calibration import NetworkCalibration, link_numbers, stored_networks
+from predictor.models.plans.network_calibration import NetworkCalibration, link_numbers, stored_networks
 from predictor.models.profiling.rows import TimedJob
 from predictor.parallel.plan import Plan
 from predictor.parallel.plan_text import parse_plan

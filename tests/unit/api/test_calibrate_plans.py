@@ -16,7 +16,7 @@ from predictor.errors import DoesNotFit
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.models.bundle import Bundle
-from predictor.models.plan_calibration import stored_plans
+from predictor.models.plans.plan_calibration import stored_plans
 from predictor.models.profiling.rows import TimedJob
 from predictor.parallel.plan_text import parse_plan
 from predictor.search.space import SearchSpace

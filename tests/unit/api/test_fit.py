@@ -12,8 +12,8 @@ from predictor.compose.memory import fit_probability
 from predictor.errors import InvalidPlan, InvalidRequest, UnknownDevice, UnknownName
 from predictor.features.architectures.from_config import from_config
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
-from predictor.features.scaling import SizedPrograms
+from predictor.features.programs.scaling import SizedPrograms
+from predictor.features.reading.reader import read_graph
 from predictor.hardware.catalog import find_cluster
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest

@@ -7,9 +7,9 @@ from predictor.api.links import Links
 from predictor.hardware.catalog import find_cluster
 from predictor.models.bundle import Bundle, write_bundle
 from predictor.models.corpus.exchanges import frame_of
-from predictor.models.exchange_curves import MODEL_NAME, ExchangeModel
-from predictor.models.exchange_training import train_exchanges
-from predictor.models.network_calibration import NetworkCalibration, link_numbers
+from predictor.models.plans.exchange_curves import MODEL_NAME, ExchangeModel
+from predictor.models.plans.exchange_training import train_exchanges
+from predictor.models.plans.network_calibration import NetworkCalibration, link_numbers
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Precision, Runtime

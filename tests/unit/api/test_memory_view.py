@@ -13,7 +13,7 @@ from predictor.api import Predictor
 from predictor.api.memory_view import LINES, MemorySeries
 from predictor.cli.memory_picture import WRITERS, memory_html, memory_shapes, memory_svg
 from predictor.features.architectures.from_config import from_config
-from predictor.features.liveness import Part
+from predictor.features.programs.liveness import Part
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 

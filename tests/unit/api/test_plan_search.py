@@ -12,9 +12,9 @@ from predictor.api import Predictor
 from predictor.api.plan_search import PlanSource
 from predictor.errors import DoesNotFit, InvalidPlan, InvalidRequest
 from predictor.features.architectures.from_config import from_config
-from predictor.features.layers import segments
-from predictor.features.reader import read_graph
-from predictor.features.thin import thinned, whole_rows
+from predictor.features.lowering.layers import segments
+from predictor.features.lowering.thin import thinned, whole_rows
+from predictor.features.reading.reader import read_graph
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.search.bounds import bounds

@@ -13,7 +13,7 @@ import predictor.api
 from predictor.cli.from_torch import is_module_name
 from predictor.cli.main import app
 from predictor.errors import InvalidRequest
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.features.torch_capture import TorchModel
 from predictor.request import PredictionRequest
 from predictor.types import Prediction

@@ -10,8 +10,8 @@ from predictor.api.llm_energy import find_llm, llm_energy
 from predictor.cli.main import app
 from predictor.errors import InvalidInput
 from predictor.models.bundle import write_bundle
-from predictor.models.serving import MODEL_NAME
-from predictor.models.serving_training import train_serving
+from predictor.models.power.serving import MODEL_NAME
+from predictor.models.power.serving_training import train_serving
 from tests.unit.models.test_serving import EIGHT, samples
 
 RUNNER = CliRunner()

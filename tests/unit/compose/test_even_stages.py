@@ -13,9 +13,9 @@ from predictor.compose.even_stages import even_ends, merged
 from predictor.compose.plan_cost import MicrobatchCosts, compose_plan
 from predictor.features.architectures.gpt_megatron import MegatronConfig, megatron_gpt
 from predictor.features.dtype import Compute
-from predictor.features.narrow_products import with_narrow_products
-from predictor.features.work import Family
-from predictor.models.step_correction import StepCorrection
+from predictor.features.lowering.narrow_products import with_narrow_products
+from predictor.features.programs.work import Family
+from predictor.models.plans.step_correction import StepCorrection
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer, Precision, Recompute
@@ -91,7 +91,7 @@ def test_recomputing_frameworks_launch_slowly(predictor: Predictor) -> None:
 
 
 def test_a_bundle_with_a_correction_scales_plans(predictor: Predictor) -> None:
-    from predictor.models.step_correction_training import train_step_correction
+    from predictor.models.plans.step_correction_training import train_step_correction
 
     asked = request(tp=2)
     resolved = predictor._resolve_graph(asked)

@@ -10,7 +10,7 @@ from predictor.hardware.carbon_trace import HourlyTrace
 from predictor.hardware.catalog import default_cluster, find_device
 from predictor.hardware.prices import find_instance
 from predictor.hardware.sites import CarbonReading, Site, site_of_intensity
-from predictor.models.node_power import fit_scale, node_rest
+from predictor.models.power.node_power import fit_scale, node_rest
 from predictor.types import Coverage, Interval, Prediction
 
 H100 = find_device("h100-sxm-80gb")

@@ -9,13 +9,13 @@ import pytest
 from predictor.compose.energy import compose_energy, slowdown_under_cap
 from predictor.compose.memory import compose_memory, usable_bytes
 from predictor.compose.time import ProgramCosts, compose_time, price_program
-from predictor.features.work import Program
+from predictor.features.programs.work import Program
 from predictor.hardware.catalog import default_cluster, find_device
 from predictor.models.bundle import Bundle
-from predictor.models.memory import MemoryModel
-from predictor.models.op_time import OpTimeModel
-from predictor.models.power import PowerModel, idle_power_w
-from predictor.models.power_training import train_power
+from predictor.models.memory.peak import MemoryModel
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.power.board_power import PowerModel, idle_power_w
+from predictor.models.power.training import train_power
 from predictor.parallel.plan import Plan
 from predictor.types import Runtime
 from predictor.units import GIB

@@ -10,7 +10,7 @@ import pytest
 from predictor.api import Predictor
 from predictor.api.predictor import job_context
 from predictor.compose.time import ProgramCosts, price_program
-from predictor.features.narrow_products import with_narrow_products
+from predictor.features.lowering.narrow_products import with_narrow_products
 from predictor.hardware.catalog import find_device
 from predictor.request import PredictionRequest
 

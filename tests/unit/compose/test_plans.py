@@ -15,7 +15,7 @@ from predictor.compose.plan_time import plan_time
 from predictor.compose.timeline_page import timeline_page
 from predictor.compose.trace import chrome_trace
 from predictor.errors import InvalidPlan, InvalidRequest
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.hardware.catalog import find_cluster
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.plan import Plan

@@ -5,7 +5,7 @@ import pytest
 from predictor.api import Predictor
 from predictor.compose.time import ProgramCosts, phase_codes
 from predictor.features.architectures.gpt_megatron import MegatronConfig, megatron_gpt
-from predictor.features.work import Phase, Program
+from predictor.features.programs.work import Phase, Program
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer, Precision, Recompute

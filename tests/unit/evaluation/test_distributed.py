@@ -10,7 +10,7 @@ import pytest
 from predictor.errors import InvalidData
 from predictor.evaluation.distributed import FILE, read_korthikanti, request_of
 from predictor.features.architectures.gpt_megatron import MegatronConfig, megatron_gpt
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.types import Recompute, Schedule
 from tests.public_data import public_data
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from predictor.evaluation.memory_allocated import allocated_suite
-from predictor.models.memory_allocated import (
+from predictor.models.memory.allocated import (
     ALLOCATED_FEATURES,
     FACTOR_RANGE,
     AllocatedJob,
     AllocatedModel,
     allocated_features,
 )
-from predictor.models.memory_allocated_training import AllocatedRows, fit_allocated
+from predictor.models.memory.allocated_training import AllocatedRows, fit_allocated
 
 GIB = 2.0**30
 
@@ -85,11 +85,11 @@ def test_the_interval_of_unknown_software_is_the_wider_one() -> None:
 
 def test_plans_without_convolutions_are_corrected_and_never_below_their_tensors() -> None:
     from predictor.features.builder import GraphBuilder
-    from predictor.features.program import build_program
-    from predictor.features.reader import read_graph
+    from predictor.features.programs.program import build_program
+    from predictor.features.reading.reader import read_graph
     from predictor.hardware.catalog import find_device
     from predictor.models.bundle import Bundle
-    from predictor.models.memory import BOOSTER, MODEL_NAME, MemoryModel
+    from predictor.models.memory.peak import BOOSTER, MODEL_NAME, MemoryModel
     from predictor.types import Mode, Optimizer, Precision, Runtime
 
     b = GraphBuilder()

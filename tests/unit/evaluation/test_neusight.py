@@ -16,7 +16,7 @@ from predictor.evaluation.neusight import (
     score_cells,
 )
 from predictor.evaluation.report import cells_table, scores_table, write_report
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.hardware.catalog import find_device
 from predictor.request import PredictionRequest
 from predictor.types import Interval, Mode, Optimizer, Runtime

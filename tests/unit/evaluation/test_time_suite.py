@@ -9,10 +9,10 @@ import pytest
 
 from predictor.evaluation.few_rows import KnownCell, micro_rows
 from predictor.evaluation.time_held import Held, held_rows, joined_held, parts_of
-from predictor.models.aggregate_rows import AggregateTable
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.models.device_calibration import Sample
-from predictor.models.step_training import thinned
+from predictor.models.steps.rows import AggregateTable
+from predictor.models.steps.training import thinned
 from predictor.types import Mode, Precision
 
 ROW = WholeModelRow("g", "m", "f", "v100-pcie-32gb", "v100", 8, 1.0, Mode.INFER, Precision.FP32)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Attribute, Graph, Node, Shape, Value
-from predictor.features.op_view import OpView
+from predictor.features.programs.op_view import OpView
 from predictor.types import Precision
 
 

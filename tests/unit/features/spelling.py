@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from predictor.features.builder import GraphBuilder, Tensor
 from predictor.features.graph import Graph, Node
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 
 VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Split", "Slice", "Flatten", "Expand"})
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.features.allocator import CachingAllocator
+from predictor.features.programs.allocator import CachingAllocator
 from predictor.units import KIB, MIB
 
 

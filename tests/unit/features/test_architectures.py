@@ -9,9 +9,9 @@ import pytest
 from predictor.errors import InvalidRequest, UnknownName
 from predictor.features.architectures import ARCHITECTURES, Head, TransformerConfig, architecture, transformer
 from predictor.features.architectures.transformer import bert_like, gpt2_like
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Phase
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Phase
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 # Trainable parameters. Transformers: published checkpoints (BERT, GPT-2, OPT-1.3B). Image models: those of

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.features.work import AttentionShape
+from predictor.features.programs.work import AttentionShape
 
 
 def _counted(queries: int, keys: int, causal: bool, window: int) -> int:

@@ -12,11 +12,11 @@ import pytest
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper
 
 from predictor.errors import InvalidGraph, UnboundSymbol
-from predictor.features import structure, type_inference
 from predictor.features.builder import GraphBuilder
-from predictor.features.model_file import DEPTH_LIMIT, NODE_LIMIT
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
+from predictor.features.programs.program import build_program
+from predictor.features.reading import structure, type_inference
+from predictor.features.reading.model_file import DEPTH_LIMIT, NODE_LIMIT
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 FLOAT = TensorProto.FLOAT
@@ -224,7 +224,7 @@ def test_nesting_is_limited() -> None:
 
 def test_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert NODE_LIMIT == 200_000
-    monkeypatch.setattr("predictor.features.model_file.NODE_LIMIT", 2)
+    monkeypatch.setattr("predictor.features.reading.model_file.NODE_LIMIT", 2)
     nodes = [helper.make_node("Relu", ["x" if i == 0 else f"v{i}"], [f"v{i + 1}"]) for i in range(3)]
     fails(model_of(nodes, outputs=("v3",)), "more than 2 nodes")
 
@@ -314,9 +314,9 @@ def _loops(depth: int) -> bytes:
 def test_loops_in_loops_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_graph(_loops(4)).values["y"].shape == (1, 1, 1, 1, 2, 3)
     # What is only tried is given up; what is needed is not.
-    monkeypatch.setattr("predictor.features.type_inference._OPENED_LIMIT", 20)
+    monkeypatch.setattr("predictor.features.reading.type_inference._OPENED_LIMIT", 20)
     assert read_graph(_loops(6)).values["y"].shape == (1, 1, 1, 1, 1, 1, 2, 3)
-    monkeypatch.setattr("predictor.features.type_inference._OPENED_LIMIT", 3)
+    monkeypatch.setattr("predictor.features.reading.type_inference._OPENED_LIMIT", 3)
     fails(_loops(6), "open to more than 3 nodes")
 
 
@@ -409,7 +409,7 @@ def test_branches_in_branches_are_limited_by_what_opening_them_goes_over(
     graph = read_graph(_tree_of_branches(4))
     assert graph.values[graph.outputs[0]].shape == (2, 3)
     # 2 + 4 + ... nodes on every level, each gone over once per level above it.
-    monkeypatch.setattr("predictor.features.type_inference._MOVED_LIMIT", 100)
+    monkeypatch.setattr("predictor.features.reading.type_inference._MOVED_LIMIT", 100)
     fails(_tree_of_branches(4), "bodies (If, Loop, Scan) inside bodies hold too much", "nest them less deep")
 
 

@@ -7,9 +7,9 @@ from onnx import ModelProto
 
 from predictor.errors import InvalidGraph, InvalidInput, InvalidRequest, UnboundSymbol, UnknownName
 from predictor.features.builder import GraphBuilder
-from predictor.features.dim_expressions import evaluate, symbols_of
 from predictor.features.dtype import DType
-from predictor.features.reader import read_graph
+from predictor.features.reading.dim_expressions import evaluate, symbols_of
+from predictor.features.reading.reader import read_graph
 
 
 def image_model(*shape: int | str) -> bytes:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from predictor.features.graph import Graph
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
+from predictor.features.programs.program import build_program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "how-to" / "build-a-graph.md").read_text(encoding="utf-8")

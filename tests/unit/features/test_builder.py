@@ -10,7 +10,7 @@ from predictor.errors import InvalidGraph
 from predictor.features.builder import GraphBuilder, Tensor
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 
 Build = Callable[[GraphBuilder, Tensor], Tensor]
 

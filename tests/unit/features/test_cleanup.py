@@ -11,9 +11,9 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from predictor.features.builder import GraphBuilder
-from predictor.features.cleanup import clean_up
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.reading.cleanup import clean_up
+from predictor.features.reading.reader import read_graph
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 

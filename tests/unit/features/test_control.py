@@ -12,9 +12,9 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper, numpy_he
 
 from predictor.errors import InvalidGraph, InvalidRequest, UnknownName, UnsupportedOp
 from predictor.features.graph import Graph
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Phase, Program
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Phase, Program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, ValueInfoProto, helper
 
 from predictor.errors import InvalidGraph
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 
 FLOAT = TensorProto.FLOAT
 _OPTIONAL = helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, None))

@@ -8,9 +8,9 @@ import pytest
 
 from predictor.errors import InvalidRequest
 from predictor.features.builder import GraphBuilder, Tensor
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Program
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 EAGER, COMPILED = Runtime.EAGER, Runtime.COMPILED

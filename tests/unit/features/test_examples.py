@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Family, Program
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Family, Program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -10,9 +10,9 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from predictor.features.attributes import read_attributes
-from predictor.features.folding import ELEMENT_LIMIT, FOLD_RULES, SHAPE_RULES, fold, fold_shape
-from predictor.features.tensor_type import Array, TensorType
+from predictor.features.reading.attributes import read_attributes
+from predictor.features.reading.folding import ELEMENT_LIMIT, FOLD_RULES, SHAPE_RULES, fold, fold_shape
+from predictor.features.reading.tensor_type import Array, TensorType
 
 INTS = np.array([[7, -7, 3], [4, 5, -6]])
 FLOATS = np.array([[1.5, -2.25, 0.5], [4.0, 9.0, -0.75]], dtype=np.float32)

@@ -8,9 +8,9 @@ import pytest
 
 from predictor.features.builder import Tensor
 from predictor.features.dtype import DType
-from predictor.features.fusion import fuse
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.lowering.fusion import fuse
+from predictor.features.reading.reader import read_graph
 from predictor.types import Runtime
 from tests.unit.features.spelling import Spelling, kinds, only
 

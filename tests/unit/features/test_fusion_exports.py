@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from predictor.features.fusion import fuse
-from predictor.features.reader import read_graph
+from predictor.features.lowering.fusion import fuse
+from predictor.features.reading.reader import read_graph
 from predictor.types import Runtime
 from tests.unit.features.spelling import kinds
 

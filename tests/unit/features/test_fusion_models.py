@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from predictor.features.fusion import fuse, recognise
 from predictor.features.graph import Graph
-from predictor.features.reader import read_graph
+from predictor.features.lowering.fusion import fuse, recognise
+from predictor.features.reading.reader import read_graph
 from predictor.types import Runtime
 from tests.public_data import public_data
 from tests.unit.features.spelling import kinds

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from predictor.features.gradient_strides import GradientStrides
 from predictor.features.ops.einsum import operand_orders
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Phase, Program
+from predictor.features.programs.gradient_strides import GradientStrides
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Phase, Program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from predictor.features.builder import Tensor
-from predictor.features.fusion import fuse
 from predictor.features.graph import Graph, Node
+from predictor.features.lowering.fusion import fuse
 from predictor.types import Runtime
 from tests.unit.features.spelling import Spelling, kinds, spelled
 from tests.unit.features.test_fusion_blocks import check_order

@@ -6,8 +6,8 @@ import pytest
 
 from predictor.errors import InvalidGraph
 from predictor.features.builder import GraphBuilder
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
+from predictor.features.programs.program import build_program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 

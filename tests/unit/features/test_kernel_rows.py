@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from predictor.features.dtype import Compute
-from predictor.features.kernel_rows import (
+from predictor.features.programs.work import AttentionShape, Contraction, Family, OpWork, Phase
+from predictor.features.tables.kernel_rows import (
     NAMES,
     KernelModel,
     Run,
@@ -15,7 +16,6 @@ from predictor.features.kernel_rows import (
     schema_hash,
     start_time_s,
 )
-from predictor.features.work import AttentionShape, Contraction, Family, OpWork, Phase
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceSpec
 from predictor.hardware.sustained import matrix_peak, reached_matrix_rate

@@ -5,9 +5,9 @@ import pytest
 
 from predictor.features.architectures.from_config import from_config
 from predictor.features.graph import Graph
-from predictor.features.layers import segments
-from predictor.features.lowering import lower
-from predictor.features.reader import read_graph
+from predictor.features.lowering.layers import segments
+from predictor.features.lowering.lower import lower
+from predictor.features.reading.reader import read_graph
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.features.builder import Tensor
-from predictor.features.fusion import recognise
 from predictor.features.graph import Graph
-from predictor.features.strides import axes_by_stride, in_order, is_row_major, reshaped, row_major
+from predictor.features.lowering.fusion import recognise
+from predictor.features.lowering.strides import axes_by_stride, in_order, is_row_major, reshaped, row_major
 from predictor.types import Layout
 from tests.unit.features.spelling import Spelling, kinds, spelled
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph
-from predictor.features.program import program_of
-from predictor.features.work import MemoryWork
+from predictor.features.programs.program import program_of
+from predictor.features.programs.work import MemoryWork
 from predictor.types import Mode, Optimizer, Precision
 from tests.unit.features.graphs import Sketch
 

@@ -6,11 +6,11 @@ import pytest
 
 from predictor.features.builder import Tensor
 from predictor.features.dtype import Compute, DType
-from predictor.features.fusion import recognise
 from predictor.features.graph import Graph
-from predictor.features.lowering import lower
-from predictor.features.precision import apply_precision
-from predictor.features.program import build_program
+from predictor.features.lowering.fusion import recognise
+from predictor.features.lowering.lower import lower
+from predictor.features.lowering.precision import apply_precision
+from predictor.features.programs.program import build_program
 from predictor.types import Mode, Optimizer, Precision, Runtime
 from tests.unit.features.spelling import Spelling, kinds, only, spelled
 from tests.unit.features.test_fusion_blocks import check_order, gelu_tanh_dynamo

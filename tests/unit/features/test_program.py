@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from predictor.errors import InvalidGraph, UnsupportedOp
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph, Node
-from predictor.features.op_view import OpView
-from predictor.features.program import build_program, program_of
-from predictor.features.rules import (
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.program import build_program, program_of
+from predictor.features.programs.rules import (
     BACKWARD_RULES,
     WORK_RULES,
     Backward,
@@ -19,7 +19,7 @@ from predictor.features.rules import (
     WorkRule,
     load_rules,
 )
-from predictor.features.work import Family, OpWork, Phase, Program
+from predictor.features.programs.work import Family, OpWork, Phase, Program
 from predictor.registry import Registry
 from predictor.types import Mode, Optimizer, Precision, Runtime
 from tests.unit.features.graphs import Sketch

@@ -10,9 +10,9 @@ from statistics import median
 
 import pytest
 
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Phase
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Phase
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 from tests.public_data import public_data
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from predictor.features.dtype import Compute, DType
 from predictor.features.graph import Graph
-from predictor.features.program import build_program
-from predictor.features.work import Family, OpWork
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Family, OpWork
 from predictor.types import Mode, Optimizer, Precision, Runtime
 from tests.unit.features.graphs import Sketch
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from predictor.errors import InvalidData
-from predictor.features.rows import (
+from predictor.features.programs.work import Contraction, Convolution, Family
+from predictor.features.programs.work_json import work_from_json, work_to_json
+from predictor.features.tables.rows import (
     FEATURE_NAMES,
     device_signature,
     feature_matrix,
     schema_hash,
 )
-from predictor.features.tiles import product_of, products, tile_efficiencies
-from predictor.features.work import Contraction, Convolution, Family
-from predictor.features.work_json import work_from_json, work_to_json
+from predictor.features.tables.tiles import product_of, products, tile_efficiencies
 from tests.unit.models.op_cases import DEVICE, device, pointwise, product, softmax
 
 CONVOLUTION = Convolution(
@@ -92,7 +92,7 @@ def test_a_shape_of_another_family_is_refused() -> None:
 def test_the_schema_hash_names_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     before = schema_hash()
     changed = {**FEATURE_NAMES, Family.ELEMENTWISE: ("other",)}
-    monkeypatch.setattr("predictor.features.rows.FEATURE_NAMES", changed)
+    monkeypatch.setattr("predictor.features.tables.rows.FEATURE_NAMES", changed)
     assert schema_hash() != before
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
+from predictor.features.programs.program import build_program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 torch = pytest.importorskip("torch")

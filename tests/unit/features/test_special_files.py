@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from predictor.errors import InvalidGraph
-from predictor.features.model_file import load_model
-from predictor.features.weight_payloads import WireError, strip_bytes
+from predictor.features.reading.model_file import load_model
+from predictor.features.reading.weight_payloads import WireError, strip_bytes
 
 
 def test_a_pipe_nobody_writes_to(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from predictor.errors import InvalidGraph, OutputNotWritable
-from predictor.features import model_file
 from predictor.features.builder import GraphBuilder
-from predictor.features.reader import read_graph
-from predictor.features.strip import strip_model, write_stripped
-from predictor.features.weight_payloads import WireError, strip_bytes
-from predictor.features.weights import DROPPED_LOCATION
+from predictor.features.reading import model_file
+from predictor.features.reading.reader import read_graph
+from predictor.features.reading.strip import strip_model, write_stripped
+from predictor.features.reading.weight_payloads import WireError, strip_bytes
+from predictor.features.reading.weights import DROPPED_LOCATION
 
 
 def model_with_weights(width: int = 600, *, typed_fields: bool = False) -> ModelProto:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from predictor.features.architectures import architecture
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import OpWork
-from predictor.features.work_table import between, joined, work_table
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import OpWork
+from predictor.features.programs.work_table import between, joined, work_table
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.features.architectures import architecture
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Program
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Program
+from predictor.features.reading.reader import read_graph
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
-from predictor.models.memory import FEATURES, memory_features, workspace_potential_bytes
-from predictor.models.memory_training import MemoryRows, train_memory
-from predictor.models.power_profile import JobProfile
-from predictor.models.power_rows import PowerSample
+from predictor.models.memory.peak import FEATURES, memory_features, workspace_potential_bytes
+from predictor.models.memory.training import MemoryRows, train_memory
+from predictor.models.power.profile import JobProfile
+from predictor.models.power.rows import PowerSample
 from predictor.types import Mode, Optimizer, Precision, Runtime
 from predictor.units import MIB
 

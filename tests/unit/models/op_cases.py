@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.features.dtype import Compute
-from predictor.features.work import Contraction, Elements, Family, OpWork, Phase, Rows
+from predictor.features.programs.work import Contraction, Elements, Family, OpWork, Phase, Rows
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 
 DEVICE = DeviceSpec(

@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 from predictor.features.architectures import architecture
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.table_facts import table_products
-from predictor.features.tiles import products
-from predictor.features.work import Contraction, Convolution, OpWork
-from predictor.features.work_table import work_table
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Contraction, Convolution, OpWork
+from predictor.features.programs.work_table import work_table
+from predictor.features.reading.reader import read_graph
+from predictor.features.tables.table_facts import table_products
+from predictor.features.tables.tiles import products
 from predictor.hardware.catalog import find_device
-from predictor.models.aggregate_features import (
+from predictor.models.bundle import Bundle, TrainedModel
+from predictor.models.corpus.whole_model import WholeModelRow
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.steps.boosting import BoostSettings, Fitted, fit_aggregate
+from predictor.models.steps.features import (
     CLASSES,
     DEVICE_COLUMNS,
     FEATURES,
@@ -26,17 +30,13 @@ from predictor.models.aggregate_features import (
     parts,
     schema_hash,
 )
-from predictor.models.aggregate_harness import harness_keys
-from predictor.models.aggregate_host_prior import HostPrior
-from predictor.models.aggregate_prior import Prior
-from predictor.models.aggregate_rows import AggregateTable, joined_tables
-from predictor.models.aggregate_total import Total, iteration_s
-from predictor.models.aggregate_training import BoostSettings, Fitted, fit_aggregate
-from predictor.models.bundle import Bundle, TrainedModel
-from predictor.models.corpus.whole_model import WholeModelRow
-from predictor.models.op_time import OpTimeModel
-from predictor.models.step_time import DEVICE, StepTimeModel
-from predictor.models.step_training import group_folds, timed_in
+from predictor.models.steps.harness import harness_keys
+from predictor.models.steps.host_prior import HostPrior
+from predictor.models.steps.prior import Prior
+from predictor.models.steps.rows import AggregateTable, joined_tables
+from predictor.models.steps.step_time import DEVICE, StepTimeModel
+from predictor.models.steps.total import Total, iteration_s
+from predictor.models.steps.training import group_folds, timed_in
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 GPU, CPU = "v100-pcie-32gb", "core-i9-10940x"

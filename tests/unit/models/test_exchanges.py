@@ -14,9 +14,9 @@ from predictor.hardware.catalog import find_cluster
 from predictor.hardware.spec import ClusterSpec, ExchangeOrigin
 from predictor.models.bundle import Bundle, TrainedModel, write_bundle
 from predictor.models.corpus.exchanges import Exchange, frame_of
-from predictor.models.exchange_curves import MODEL_NAME, ExchangeModel
-from predictor.models.exchange_rows import ExchangeTable, exchange_table, floor_of
-from predictor.models.exchange_training import held_out, train_exchanges
+from predictor.models.plans.exchange_curves import MODEL_NAME, ExchangeModel
+from predictor.models.plans.exchange_rows import ExchangeTable, exchange_table, floor_of
+from predictor.models.plans.exchange_training import held_out, train_exchanges
 from predictor.parallel.collectives import (
     GroupShape,
     collective_time_s,

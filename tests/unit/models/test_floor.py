@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from predictor.features.dtype import Compute
-from predictor.features.work import Family, Phase
+from predictor.features.programs.work import Family, Phase
 from predictor.hardware.spec import DeviceKind
 from predictor.hardware.sustained import sustained_fraction, sustained_matrix_rate
-from predictor.models.floor import BOUNDS, KERNEL_START_S, floors
+from predictor.models.ops.floor import BOUNDS, KERNEL_START_S, floors
 from tests.unit.models.op_cases import DEVICE, device, pointwise, product
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from predictor.errors import InvalidData
-from predictor.models.job_time import Environment, MeasuredJob, fit_environment
-from predictor.models.power_profile import JobProfile, Phase, mixed, timed
+from predictor.models.power.profile import JobProfile, Phase, mixed, timed
+from predictor.models.steps.job_time import Environment, MeasuredJob, fit_environment
 
 TRUTH = Environment(0.7, 2e-5, 7e-4, {}, {}, {})
 

@@ -8,15 +8,15 @@ import pytest
 
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
-from predictor.models.kernel_power import KernelPowerModel, kernel_rows, stored_bits, tiles_of
-from predictor.models.kernel_power_training import (
+from predictor.models.power.board_power import idle_power_w
+from predictor.models.power.kernel_power import KernelPowerModel, kernel_rows, stored_bits, tiles_of
+from predictor.models.power.kernel_power_training import (
     KernelTable,
     kernel_table,
     log_errors,
     shape_folds,
     train_kernel_power,
 )
-from predictor.models.power import idle_power_w
 from tests.unit.models.op_cases import pointwise, product
 
 CHIPS = {"h200-sxm-141gb": "h200", "b200-sxm-180gb": "b200"}
@@ -65,7 +65,7 @@ def trained(table: KernelTable) -> TrainedModel:
 
 
 def test_one_law_serves_a_chip_that_was_not_measured(table: KernelTable) -> None:
-    from predictor.models.kernel_power_training import fit_kernel_power
+    from predictor.models.power.kernel_power_training import fit_kernel_power
 
     held = table.take(table.chip == "h200")
     errors = log_errors(fit_kernel_power(table.take(table.chip == "b200")), held)

@@ -11,19 +11,24 @@ import pytest
 
 from predictor.errors import InvalidBundle
 from predictor.features.dtype import Compute
-from predictor.features.kernel_rows import KernelModel, Run, kernel_rows
-from predictor.features.work import OpWork, Phase
-from predictor.features.work_json import work_to_json
+from predictor.features.programs.work import OpWork, Phase
+from predictor.features.programs.work_json import work_to_json
+from predictor.features.tables.kernel_rows import KernelModel, Run, kernel_rows
 from predictor.files import write_whole
 from predictor.hardware.catalog import find_device
-from predictor.models import kernel_training
 from predictor.models.booster import load_booster
 from predictor.models.bundle import TrainedModel
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import canonical, conform
-from predictor.models.kernel_tables import KernelTable, load_kernel_tables
-from predictor.models.kernel_time import KernelTimeModel
-from predictor.models.kernel_training import KernelSettings, held_out_chips, held_out_shapes, train_kernels
+from predictor.models.ops import kernel_training
+from predictor.models.ops.kernel_tables import KernelTable, load_kernel_tables
+from predictor.models.ops.kernel_time import KernelTimeModel
+from predictor.models.ops.kernel_training import (
+    KernelSettings,
+    held_out_chips,
+    held_out_shapes,
+    train_kernels,
+)
 from tests.unit.features.test_kernel_rows import attention, gemm
 
 DEVICES = {name: find_device(name) for name in ("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm-141gb")}

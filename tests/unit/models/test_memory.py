@@ -8,18 +8,18 @@ import polars as pl
 import pytest
 
 from predictor.errors import InvalidData
-from predictor.features.work import Convolution
+from predictor.features.programs.work import Convolution
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
-from predictor.models.memory import (
+from predictor.models.memory.peak import (
     FEATURES,
     LINES,
     MemoryModel,
     memory_features,
     workspace_potential_bytes,
 )
-from predictor.models.memory_training import group_folds, log_errors, train_memory
-from predictor.models.memory_training import memory_rows as table_rows
+from predictor.models.memory.training import group_folds, log_errors, train_memory
+from predictor.models.memory.training import memory_rows as table_rows
 from predictor.types import Mode
 from predictor.units import MIB
 from tests.unit.models.memory_power_cases import CONTEXT_BYTES, memory_rows, program, trained_memory

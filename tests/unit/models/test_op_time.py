@@ -12,17 +12,17 @@ import pytest
 from predictor.errors import InvalidBundle, InvalidData
 from predictor.features.dtype import Compute
 from predictor.features.ops.collectives import transfer_work
-from predictor.features.rows import FEATURE_NAMES
-from predictor.features.work import Collective, Family, OpWork, Phase
-from predictor.features.work_json import work_to_json
+from predictor.features.programs.work import Collective, Family, OpWork, Phase
+from predictor.features.programs.work_json import work_to_json
+from predictor.features.tables.rows import FEATURE_NAMES
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.bundle import Bundle, TrainedModel, write_bundle
 from predictor.models.corpus.build import write_whole
 from predictor.models.corpus.schema import canonical, conform
-from predictor.models.floor import KERNEL_START_S, floors
-from predictor.models.op_rows import OpTable, dispatch_s, lead_fraction, load_tables
-from predictor.models.op_time import OpTimeModel
-from predictor.models.op_training import (
+from predictor.models.ops.floor import KERNEL_START_S, floors
+from predictor.models.ops.op_rows import OpTable, dispatch_s, lead_fraction, load_tables
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.ops.op_training import (
     SETTINGS,
     FitSettings,
     fit,
@@ -30,7 +30,7 @@ from predictor.models.op_training import (
     residuals,
     train_op_time,
 )
-from predictor.models.roofline import roofline_times
+from predictor.models.ops.roofline import roofline_times
 from tests.unit.models.op_cases import DEVICE, device, pointwise, product, softmax
 
 DISPATCH_S, LEAD = 30e-6, 0.5
@@ -221,6 +221,8 @@ def test_another_feature_schema_is_refused(
     trained: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_bundle(tmp_path / "b", {"op_time": trained}, {})
-    monkeypatch.setattr("predictor.features.rows.FEATURE_NAMES", {**FEATURE_NAMES, Family.COPY: ("x",)})
+    monkeypatch.setattr(
+        "predictor.features.tables.rows.FEATURE_NAMES", {**FEATURE_NAMES, Family.COPY: ("x",)}
+    )
     with pytest.raises(InvalidBundle, match="feature schema"):
         OpTimeModel.from_bundle(Bundle.load(tmp_path / "b"))

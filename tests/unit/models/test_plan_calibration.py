@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor.errors import InvalidData
-from predictor.models.plan_calibration import PlanPoint, fit_plan_calibration, plan_point, spread_out
+from predictor.models.plans.plan_calibration import PlanPoint, fit_plan_calibration, plan_point, spread_out
 from tests.unit.models.test_step_correction import FACTS
 
 

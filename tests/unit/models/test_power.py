@@ -10,10 +10,10 @@ import pytest
 from predictor.errors import InvalidBundle, InvalidData
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
-from predictor.models.power import PowerModel, Reading, idle_power_w, limit_w
-from predictor.models.power_profile import job_profile
-from predictor.models.power_rows import WORKLOADS, job_graph
-from predictor.models.power_training import SITUATIONS, held_out, log_errors, train_power
+from predictor.models.power.board_power import PowerModel, Reading, idle_power_w, limit_w
+from predictor.models.power.profile import job_profile
+from predictor.models.power.rows import WORKLOADS, job_graph
+from predictor.models.power.training import SITUATIONS, held_out, log_errors, train_power
 from tests.unit.models.memory_power_cases import power_samples, profile, program
 
 
@@ -139,7 +139,7 @@ def test_every_published_workload_is_an_architecture() -> None:
 
 def test_mobilenet_has_the_published_multiply_adds() -> None:
     """GAISSA prints 0.064 GFLOP for its MobileNetV2: width 0.5 on 128 pixels, a multiply-add counted 2."""
-    from predictor.features.program import build_program
+    from predictor.features.programs.program import build_program
     from predictor.types import Mode, Optimizer, Precision, Runtime
 
     forward = build_program(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor.models.power_cap import KNEE, CapCurve, CapReading, clock_at, dynamic_power, fit_curve
+from predictor.models.power.cap import KNEE, CapCurve, CapReading, clock_at, dynamic_power, fit_curve
 
 
 def test_power_and_clock_invert_each_other() -> None:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from predictor.models.power_memory import FIRM, SHY, JobMemory
+from predictor.models.power.residuals import FIRM, SHY, JobMemory
 
 SEEN = JobMemory.of(np.array([[0.0, 0.0], [3.0, 0.0]]), np.array([0.4, -0.2]), SHY)
 

@@ -10,9 +10,9 @@ import pytest
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import Bundle
 from predictor.models.corpus.gaissa import TRAINING_STEPS, VALIDATION_STEPS
-from predictor.models.op_time import OpTimeModel
-from predictor.models.power_profile import mixed
-from predictor.models.power_rows import PowerSample, as_measured, power_samples
+from predictor.models.ops.op_time import OpTimeModel
+from predictor.models.power.profile import mixed
+from predictor.models.power.rows import PowerSample, as_measured, power_samples
 
 FACTS = {"batch": 4, "mode": "train", "optimizer": "adam", "power_limit_w": 350.0, "precision": "tf32"}
 IMAGES, WATTS, JOULES, BUSY = 33_952.0, 150.0, 4_000.0, 0.25

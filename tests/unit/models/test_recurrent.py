@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from predictor.features.dtype import Compute
-from predictor.features.work import Contraction, Family, OpWork, Phase
-from predictor.models.floor import KERNEL_START_S, floors
-from predictor.models.recurrent import streamed_bytes
+from predictor.features.programs.work import Contraction, Family, OpWork, Phase
+from predictor.models.ops.floor import KERNEL_START_S, floors
+from predictor.models.ops.recurrent import streamed_bytes
 from tests.unit.models.op_cases import DEVICE
 
 STEPS = 600

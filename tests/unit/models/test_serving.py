@@ -9,10 +9,10 @@ import pytest
 
 from predictor.errors import InvalidRequest
 from predictor.hardware.catalog import find_device
-from predictor.models.llm_shape import LlmShape, llm_shape
-from predictor.models.power import idle_power_w
-from predictor.models.serving import ServingJob, ServingModel, step_work
-from predictor.models.serving_training import (
+from predictor.models.power.board_power import idle_power_w
+from predictor.models.power.llm_shape import LlmShape, llm_shape
+from predictor.models.power.serving import ServingJob, ServingModel, step_work
+from predictor.models.power.serving_training import (
     ServingSample,
     fit_base,
     published_shapes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.models.source_correction import believed_share, source_log_factors
+from predictor.models.plans.source_correction import believed_share, source_log_factors
 from tests.unit.models.test_step_correction import table
 
 

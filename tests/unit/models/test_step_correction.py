@@ -9,8 +9,8 @@ import pytest
 
 from predictor.errors import InvalidData
 from predictor.models.corpus.distributed import is_usable, read_published
-from predictor.models.step_correction import COLUMNS, StepCorrection, StepFacts, columns_of
-from predictor.models.step_correction_training import (
+from predictor.models.plans.step_correction import COLUMNS, StepCorrection, StepFacts, columns_of
+from predictor.models.plans.step_correction_training import (
     CorrectionTable,
     correction_table,
     fit_correction,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from predictor.errors import InvalidRequest, UnknownName
 from predictor.features.architectures import architecture
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Program
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Program
+from predictor.features.reading.reader import read_graph
 from predictor.hardware.spec import LinkSpec
 from predictor.parallel.architectures.confidential import (
     PUBLISHED_BUCKET_BYTES,

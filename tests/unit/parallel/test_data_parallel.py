@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from predictor.errors import InvalidPlan
-from predictor.features.work import ParameterGradient
+from predictor.features.programs.work import ParameterGradient
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.parallel.collectives import all_reduce_sent_bytes, all_reduce_time_s
 from predictor.parallel.data_parallel import Bucket, OverlapResult, fill_buckets, schedule_gradients

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from predictor.api import Predictor
-from predictor.features.adapters import Adapters
 from predictor.features.architectures.from_config import from_config
 from predictor.features.architectures.megatron import AttentionKernel, MegatronConfig, Style
 from predictor.features.builder import GraphBuilder
 from predictor.features.dtype import DType
-from predictor.features.memory_timeline import Line
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
+from predictor.features.lowering.adapters import Adapters
+from predictor.features.programs.memory_timeline import Line
+from predictor.features.programs.program import build_program
+from predictor.features.reading.reader import read_graph
 from predictor.hardware.catalog import find_device
 from predictor.models.corpus.megatron_jobs import MegatronJob, rank_memory
 from predictor.parallel.memory_stages import RankMemory, stage_memories

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from predictor.features.work import ParameterGradient
+from predictor.features.programs.work import ParameterGradient
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.parallel import data_parallel
 from predictor.parallel.plan import Plan

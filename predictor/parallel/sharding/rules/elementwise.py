@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
 from predictor.features.ops.elementwise import NARY, UNARY
+from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.layout import Recut, Split
 from predictor.parallel.sharding.registry import LINEAR, SHARD_RULES, Axis, Linear, along
 from predictor.parallel.sharding.rules.parts import operand_of, operands_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
+from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.layout import Split, is_exact
 from predictor.parallel.sharding.registry import SHARD_RULES, Axis, along
 from predictor.parallel.sharding.rules.parts import by_letters, operand_of, operands_of, same_dimensions

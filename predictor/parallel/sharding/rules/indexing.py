@@ -6,7 +6,7 @@ what each rank holds, as routers of split batches do: every rank sorts and count
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
+from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.layout import Split
 from predictor.parallel.sharding.registry import LINEAR, SHARD_RULES, Axis, Linear, along
 from predictor.parallel.sharding.rules.parts import operand_of, same_dimensions

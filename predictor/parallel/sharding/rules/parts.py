@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from predictor.features.graph import Attribute, Value
-from predictor.features.op_view import OpView
+from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.layout import Split
 from predictor.parallel.sharding.registry import Axis, along
 

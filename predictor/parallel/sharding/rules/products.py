@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from predictor.features.op_view import OpView
 from predictor.features.ops.einsum import einsum_sides
+from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.layout import Split
 from predictor.parallel.sharding.registry import SHARD_RULES, Axis
 from predictor.parallel.sharding.rules.parts import by_letters

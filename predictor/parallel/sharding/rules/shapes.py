@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from predictor.features.op_view import OpView
+from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.layout import Recut, Split, cut, fits, reshaped, segments
 from predictor.parallel.sharding.registry import LINEAR, SHARD_RULES, Axis, Linear, along
 from predictor.parallel.sharding.rules.parts import same_dimensions

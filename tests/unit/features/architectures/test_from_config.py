@@ -17,9 +17,9 @@ from predictor.errors import InvalidRequest, UnknownName
 from predictor.evaluation.configs import Reference, compare, read_references
 from predictor.features.architectures.from_config import FAMILIES, from_config
 from predictor.features.graph import Graph
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import AttentionShape, OpWork, Phase
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import AttentionShape, OpWork, Phase
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 FOLDER = Path(__file__).parents[3] / "assets" / "configs"

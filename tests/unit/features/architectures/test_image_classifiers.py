@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from predictor.features.architectures import architecture
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
+from predictor.features.programs.program import build_program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 # Parameters and GMACs per image, as the documentation of torchvision 0.20 lists them (weights tables).

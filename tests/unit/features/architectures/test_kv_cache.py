@@ -11,9 +11,9 @@ import pytest
 from predictor.errors import InvalidRequest
 from predictor.features.architectures.from_config import CACHES, from_config
 from predictor.features.architectures.kv_cache import kv_cache_bytes, kv_cache_layers
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import AttentionShape, Program
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import AttentionShape, Program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 FOLDER = Path(__file__).parents[3] / "assets" / "configs"

@@ -9,9 +9,9 @@ from predictor.features.architectures import architecture
 from predictor.features.architectures.searched import fbnet, nasbench201, once_for_all
 from predictor.features.builder import GraphBuilder
 from predictor.features.graph import Graph
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
-from predictor.features.work import Phase, Program
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Phase, Program
+from predictor.features.reading.reader import read_graph
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from predictor.features.op_view import OpView
-from predictor.features.rules import WORK_RULES, load_rules
-from predictor.features.work import (
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import WORK_RULES, load_rules
+from predictor.features.programs.work import (
     OpWork,
 )
 

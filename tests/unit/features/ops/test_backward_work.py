@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from predictor.features.dtype import DType
-from predictor.features.op_view import OpView
-from predictor.features.rules import BACKWARD_RULES, Backward, load_rules
-from predictor.features.work import Contraction, Family, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, Backward, load_rules
+from predictor.features.programs.work import Contraction, Family, Phase
 from tests.unit.features.graphs import view
 
 load_rules()

@@ -8,9 +8,9 @@ import pytest
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph, Node, Value
-from predictor.features.program import program_of
-from predictor.features.work import Collective, Family, Phase, Program, Transfer
-from predictor.features.work_json import work_from_json, work_to_json
+from predictor.features.programs.program import program_of
+from predictor.features.programs.work import Collective, Family, Phase, Program, Transfer
+from predictor.features.programs.work_json import work_from_json, work_to_json
 from predictor.types import Mode, Optimizer
 
 RANKS = 4

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from predictor.features.elements import TO_ONNX
 from predictor.features.graph import Graph, Value
-from predictor.features.reader import read_graph
+from predictor.features.reading.elements import TO_ONNX
+from predictor.features.reading.reader import read_graph
 from tests.unit.features.ops.test_golden import CASES, view_of
 
 # Maps, and attributes that only ONNX's own rules ask for: read in test_classic_types.

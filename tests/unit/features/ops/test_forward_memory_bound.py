@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from predictor.features.dtype import DType
-from predictor.features.op_view import OpView
-from predictor.features.work import (
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.work import (
     Contraction,
     Elements,
     Family,

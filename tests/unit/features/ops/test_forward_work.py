@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from predictor.features.dtype import Compute, DType
-from predictor.features.work import (
+from predictor.features.programs.work import (
     AttentionShape,
     Contraction,
     Convolution,

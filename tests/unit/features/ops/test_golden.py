@@ -17,9 +17,9 @@ import pytest
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Attribute, Value
-from predictor.features.op_view import OpView
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
-from predictor.features.work import OpWork, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, load_rules
+from predictor.features.programs.work import OpWork, Phase
 
 load_rules()
 

@@ -7,10 +7,10 @@ import pytest
 from predictor.errors import InvalidGraph
 from predictor.features.builder import GraphBuilder
 from predictor.features.dtype import DType
-from predictor.features.op_view import OpView
-from predictor.features.reader import read_graph
-from predictor.features.rules import BACKWARD_RULES, WORK_RULES, load_rules
-from predictor.features.work import Contraction, Family, Phase
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, load_rules
+from predictor.features.programs.work import Contraction, Family, Phase
+from predictor.features.reading.reader import read_graph
 from tests.unit.features.graphs import view
 
 load_rules()

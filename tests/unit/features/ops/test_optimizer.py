@@ -5,7 +5,7 @@ import pytest
 from predictor.features.dtype import DType
 from predictor.features.graph import Value
 from predictor.features.ops.optimizer import launch_count, optimizer_memory, optimizer_work
-from predictor.features.work import Phase
+from predictor.features.programs.work import Phase
 from predictor.types import Optimizer, Precision, Runtime
 
 PARAMETERS = [Value("w", (1000, 100), DType.FLOAT32), Value("b", (1000,), DType.FLOAT32)]

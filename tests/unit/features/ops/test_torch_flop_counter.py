@@ -10,8 +10,8 @@ import pytest
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Attribute
-from predictor.features.program import program_of
-from predictor.features.work import Phase, Program
+from predictor.features.programs.program import program_of
+from predictor.features.programs.work import Phase, Program
 from predictor.types import Mode
 from tests.unit.features.graphs import Sketch
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from predictor.errors import InvalidGraph, InvalidInput
+from predictor.features.programs.work import Phase
 from predictor.features.torch_capture import TorchModel
 from predictor.features.torch_capture.calls import Capture, Role
-from predictor.features.work import Phase
 from predictor.types import Mode, Optimizer, Precision
 
 torch = pytest.importorskip("torch")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from predictor.features.dtype import DType
+from predictor.features.programs.work import Phase
 from predictor.features.torch_capture import TorchModel
-from predictor.features.work import Phase
 from predictor.types import Mode, Precision
 
 torch = pytest.importorskip("torch")

@@ -10,9 +10,9 @@ import pytest
 
 from predictor.api.sources import GraphSources
 from predictor.errors import InvalidInput, InvalidRequest
-from predictor.features.program_source import ProgramSource
+from predictor.features.programs.program_source import ProgramSource
+from predictor.features.programs.work import Family
 from predictor.features.torch_capture import TorchModel
-from predictor.features.work import Family
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 torch = pytest.importorskip("torch")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from predictor.errors import InvalidGraph
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Phase, Program
+from predictor.features.reading.reader import read_graph
 from predictor.features.torch_capture import TorchModel
 from predictor.features.torch_capture.onnx_export import export_onnx
-from predictor.features.work import Phase, Program
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 torch = pytest.importorskip("torch")

@@ -9,9 +9,9 @@ import pytest
 
 from predictor.errors import UnsupportedOp
 from predictor.features.dtype import Compute
+from predictor.features.programs.work import Contraction, Family, OpWork, Phase, Rows
 from predictor.features.torch_capture import TorchModel
 from predictor.features.torch_capture.call_view import ATEN_RULES
-from predictor.features.work import Contraction, Family, OpWork, Phase, Rows
 from predictor.types import Mode, Optimizer, Precision
 
 torch = pytest.importorskip("torch")

@@ -6,8 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from predictor.features.work import Contraction, Convolution, Elements, Family, OpWork, Rows
-from predictor.features.work_json import work_from_json
+from predictor.features.programs.work import Contraction, Convolution, Elements, Family, OpWork, Rows
+from predictor.features.programs.work_json import work_from_json
 from predictor.models.corpus.neusight import read
 from predictor.models.corpus.schema import conform
 

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from predictor.features.dtype import Compute
-from predictor.features.work import AttentionShape, Contraction
-from predictor.features.work_json import work_from_json
+from predictor.features.programs.work import AttentionShape, Contraction
+from predictor.features.programs.work_json import work_from_json
 from predictor.models.corpus import aiconfigurator_ops, vidur_frontier
 from predictor.models.corpus.aiconfigurator_ops import kernel_of
 from predictor.models.corpus.aiconfigurator_works import (

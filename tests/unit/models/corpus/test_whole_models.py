@@ -10,8 +10,8 @@ import pytest
 from predictor.errors import InvalidData
 from predictor.features.architectures import architecture
 from predictor.features.graph import Graph
-from predictor.features.program import build_program
-from predictor.features.reader import read_graph
+from predictor.features.programs.program import build_program
+from predictor.features.reading.reader import read_graph
 from predictor.models.corpus import programs, timm
 from predictor.models.corpus.build import write_table
 from predictor.models.corpus.schema import conform

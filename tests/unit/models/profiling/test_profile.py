@@ -8,7 +8,7 @@ import pytest
 
 from predictor.errors import InvalidRequest, UnsupportedOp
 from predictor.features.builder import GraphBuilder
-from predictor.features.reader import read_graph
+from predictor.features.reading.reader import read_graph
 from predictor.models.corpus.built_graphs import built_graph
 from predictor.models.profiling.measure import Effort
 from predictor.models.profiling.profile import profile

@@ -9,8 +9,8 @@ from predictor.features.architectures.from_config import from_config
 from predictor.features.builder import GraphBuilder
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph
-from predictor.features.lowering import lower
-from predictor.features.reader import read_graph
+from predictor.features.lowering.lower import lower
+from predictor.features.reading.reader import read_graph
 
 WORDS, HIDDEN, HEADS, LAYERS, INNER = 1024, 128, 4, 2, 384
 _SHARED = {

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from predictor.features.architectures import architecture
 from predictor.features.builder import GraphBuilder
 from predictor.features.graph import Graph
-from predictor.features.lowering import lower
-from predictor.features.program import program_of
-from predictor.features.reader import read_graph
-from predictor.features.work import Collective, Family, Phase, Program, Transfer
+from predictor.features.lowering.lower import lower
+from predictor.features.programs.program import program_of
+from predictor.features.programs.work import Collective, Family, Phase, Program, Transfer
+from predictor.features.reading.reader import read_graph
 from predictor.parallel.plan import Plan
 from predictor.parallel.sharding import sharding
 from predictor.parallel.sharding.front import NOT_SPLIT

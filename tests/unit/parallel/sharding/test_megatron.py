@@ -15,10 +15,10 @@ import pytest
 from predictor.errors import InvalidPlan
 from predictor.features.architectures.from_config import from_config
 from predictor.features.graph import Graph
-from predictor.features.lowering import lower
-from predictor.features.program import program_of
-from predictor.features.reader import read_graph
-from predictor.features.work import Collective, Family, Phase, Program, Transfer
+from predictor.features.lowering.lower import lower
+from predictor.features.programs.program import program_of
+from predictor.features.programs.work import Collective, Family, Phase, Program, Transfer
+from predictor.features.reading.reader import read_graph
 from predictor.parallel.plan import Plan
 from predictor.parallel.sharding import shard, sharding
 from predictor.types import CpKind, Mode, Optimizer, Precision, Runtime

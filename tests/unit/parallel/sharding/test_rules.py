@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from predictor.features.graph import Value
-from predictor.features.op_view import OpView
-from predictor.features.rules import WORK_RULES, load_rules
+from predictor.features.programs.op_view import OpView
+from predictor.features.programs.rules import WORK_RULES, load_rules
 from predictor.parallel.sharding.layout import Split, cut, fits, is_exact, local_shape
 from predictor.parallel.sharding.registry import SHARD_RULES, Axis, load_shard_rules
 from tests.unit.features.ops.test_golden import CASES, view_of

@@ -1,0 +1,66 @@
+"""From the graph of a file to the graph of a job: the order in which the Graph -> Graph passes must run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from predictor.errors import InvalidRequest
+from predictor.features.graph import Graph, Node
+from predictor.features.lowering.engines import ENGINES, fuse_for_engine
+from predictor.features.lowering.fusion import recognise
+from predictor.features.lowering.grouping import group_pointwise
+from predictor.features.lowering.in_place import mark_updates
+from predictor.features.lowering.precision import apply_precision
+from predictor.features.lowering.quantised import fuse_quantised
+from predictor.types import Layout, Precision, Runtime
+
+
+def lower(
+    graph: Graph,
+    *,
+    precision: Precision = Precision.FP32,
+    runtime: Runtime = Runtime.EAGER,
+    training: bool = False,
+    layout: Layout = Layout.NCHW,
+    split: Callable[[Graph], Graph] | None = None,
+) -> Graph:
+    """Recognises blocks, applies the numeric policy, then groups what a compiler or an engine fuses.
+
+    Quantised products run on integers when a compiler or an engine makes an inference program; eager
+    frameworks run what is written, and training needs the floats. Raises InvalidRequest when an inference
+    engine is asked to train.
+
+    Autocast decides operator by operator, so it must see blocks (a GELU spelled with Pow is no Pow) but no
+    groups. So must `split`, which makes the graph of one rank of a plan (predictor.parallel.sharding): what
+    ranks exchange, no compiler fuses.
+    """
+    engine = ENGINES.get(runtime)
+    if engine is not None and training:
+        raise InvalidRequest(
+            f"runtime {runtime.value} runs inference only; expected eager or compiled for training",
+            field="runtime",
+        )
+    nodes = tuple(_with_lowered_body(node, precision, runtime, training, layout) for node in graph.nodes)
+    graph = replace(graph, nodes=nodes)
+    if not training:
+        graph = mark_updates(graph)
+    if runtime is not Runtime.EAGER and not training:
+        graph = fuse_quantised(graph)
+    typed = apply_precision(recognise(graph, runtime, layout), precision)
+    if split is not None:
+        typed = split(typed)
+    if engine is not None:
+        typed = fuse_for_engine(typed, engine)
+    groups = runtime is Runtime.COMPILED if engine is None else engine.groups_pointwise
+    return group_pointwise(typed) if groups else typed
+
+
+def _with_lowered_body(
+    node: Node, precision: Precision, runtime: Runtime, training: bool, layout: Layout
+) -> Node:
+    body = node.attributes.get("body")
+    if not isinstance(body, Graph):
+        return node
+    lowered = lower(body, precision=precision, runtime=runtime, training=training, layout=layout)
+    return replace(node, attributes={**node.attributes, "body": lowered})

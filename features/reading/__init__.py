@@ -1,0 +1,1 @@
+"""A file becomes a graph: load, wire, bind, infer types, convert, clean up."""

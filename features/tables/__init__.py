@@ -1,0 +1,1 @@
+"""A program becomes rows: the columns that the cost models read."""

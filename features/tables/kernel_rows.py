@@ -1,0 +1,380 @@
+"""Rows of kernels measured without a host: matrix products on tensor cores, and fused attention.
+
+Each row has a base time, what a kernel of that tiling hardly beats, and dimensionless features of how its
+shape meets the device. Base and features take the FLOP/s that boards reach in their best products, not the
+rated ones.
+
+A kernel that runs again and again on the same few operands finds them in the cache if they fit; in a network
+weights come from memory, and what the op before wrote may still be in the cache. `Run.copies` says which.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from predictor.features.dtype import Compute
+from predictor.features.programs.work import AttentionShape, Family, OpWork
+from predictor.features.tables.rows import FeatureMatrix, cache_bytes
+from predictor.features.tables.tiles import FloatArray, product_of
+from predictor.hardware.spec import DeviceKind, DeviceSpec
+from predictor.hardware.sustained import matrix_peak, reached_matrix_rate, sustained_matrix_rate
+
+_SCHEMA_VERSION = 2
+
+
+class KernelModel(StrEnum):
+    """Which booster prices a work that no host is timed with."""
+
+    PRODUCT = "tensor_product"
+    ATTENTION = "attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a kernel was run.
+
+    Attributes:
+        stack: the software around it, `kernel` whose kernel it is; "" where nobody says.
+        copies: sets of operands that take turns in a timing loop; 0: as a network leaves them.
+        stores: whether an attention call also rotates queries and keys and stores keys and values.
+    """
+
+    stack: str = ""
+    kernel: str = ""
+    copies: int = 0
+    stores: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRows:
+    """n works: features (n, columns), base_s (n,)."""
+
+    features: FeatureMatrix
+    base_s: FloatArray
+
+
+STACKS = ("trtllm", "sglang", "vllm", "torch")
+KERNELS = (
+    "cublas", "cutlass", "deepgemm", "triton", "flashinfer", "plugin", "flash", "trtllm_gen", "own",
+)  # fmt: skip
+"""What the codes of a run index; `own` is the stack's, whatever it chose."""
+KINDS = ("linear", "linear_block", "linear_weight_only")
+"""How a product's weights are scaled; what is none of these counts as the first."""
+
+_START_CYCLES = 3000.0
+"""Cycles of an empty kernel in a graph: the smallest products take 1.7 to 2.5 µs, with their only tile."""
+
+# Operands that take turns come from the cache while all sets fit in it; the last sets to fit are half lost.
+_HOT_NONE, _HOT_WIDTH = 1.05, 0.4
+
+# Reached share of the bandwidth on large reads: 0.83 to 0.86 on A100, H100, H200, B200 and L40S.
+_MEMORY_SHARE = 0.86
+# Bytes a core takes from the cache per cycle: the width of its data path.
+_CACHE_BYTES_PER_CYCLE = 64.0
+# Results of the special function units per core and cycle, on every NVIDIA generation from 7.0 to 10.0
+# (CUDA programming guide, throughput of arithmetic instructions).
+_EXPONENTIALS_PER_CYCLE = 16.0
+_ATTENTION_SHARE = 0.75
+_OVERLAP = 0.5
+_TILE_CYCLES = 3000.0
+_STORE_STARTS = 2.0
+
+_TILES: tuple[tuple[int, int, float], ...] = (
+    (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.97), (64, 256, 0.95), (256, 64, 0.95), (128, 64, 0.88),
+    (64, 128, 0.9), (64, 64, 0.8), (64, 32, 0.6), (32, 64, 0.6), (16, 64, 0.4), (32, 32, 0.4),
+    (16, 128, 0.45), (16, 256, 0.45),
+)  # fmt: skip
+"""(rows, columns, share of the rate inside the tile)."""
+_PART_DEPTH = 256
+# Cycles in which a tile's first operands arrive and its results leave, while its core multiplies nothing.
+_PRODUCT_TILE_CYCLES = 1200.0
+_QUERY_TILE, _LEAST_QUERY_TILE, _KEY_TILE = 128, 16, 64
+_KEY_PART = 512
+_ALIGNMENT_CAP = 128
+
+
+def kernel_model(work: OpWork, device: DeviceSpec) -> KernelModel | None:
+    """The model of a work's kernel on a device; None: the kernel is not of these kinds."""
+    if device.kind not in (DeviceKind.GPU, DeviceKind.EDGE) or not uses_matrix_units(work.compute, device):
+        return None
+    if work.family is Family.ATTENTION and isinstance(work.shape, AttentionShape):
+        return KernelModel.ATTENTION
+    return KernelModel.PRODUCT if work.family in (Family.MATMUL, Family.BATCHED_MATMUL) else None
+
+
+def usual_run(model: KernelModel, work: OpWork) -> Run:
+    """How a framework runs a work when nobody says: the vendor's product, a FlashAttention kernel."""
+    if model is KernelModel.ATTENTION:
+        return _FLASH
+    return _VENDOR if work.compute in _VENDOR_TYPES and work.kind != "linear_weight_only" else _UNTOLD
+
+
+_UNTOLD, _FLASH, _VENDOR = Run(), Run(kernel="flash"), Run(kernel="cublas")
+_VENDOR_TYPES = frozenset({Compute.BF16, Compute.FP16, Compute.TF32})
+
+
+def start_time_s(device: DeviceSpec) -> float:
+    """Device time of an empty kernel in a graph."""
+    return _START_CYCLES / device.clock_hz
+
+
+def uses_matrix_units(compute: Compute, device: DeviceSpec) -> bool:
+    """Whether products in `compute` are of a narrow type that runs faster than on the plain pipelines."""
+    wide = compute in (Compute.FP32, Compute.FP64)
+    return not wide and matrix_peak(device, compute) > device.vector_flops_per_s
+
+
+def kernel_rows(
+    model: KernelModel,
+    works: Sequence[OpWork],
+    device: DeviceSpec,
+    runs: Sequence[Run],
+) -> KernelRows:
+    """Rows of `works`, in order; `runs` says how each was run. Raises TypeError for the shape of another."""
+    facts = _Facts.of(works, device, runs)
+    columns, base_s = _BUILDERS[model](works, facts, device)
+    return KernelRows(np.stack([columns[name] for name in NAMES[model]], axis=1).astype(np.float32), base_s)
+
+
+def schema_hash() -> str:
+    """Hex digest that changes with the columns of any kernel model."""
+    text = f"{_SCHEMA_VERSION}|" + "|".join(f"{model}:{','.join(names)}" for model, names in NAMES.items())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What both models read of works and runs; each (n,)."""
+
+    rate: FloatArray
+    flops: FloatArray
+    read: FloatArray
+    weight: FloatArray
+    write: FloatArray
+    cache: float
+    stack: FloatArray
+    kernel: FloatArray
+    copies: FloatArray
+    stores: FloatArray
+
+    @classmethod
+    def of(cls, works: Sequence[OpWork], device: DeviceSpec, runs: Sequence[Run]) -> _Facts:
+        rates = {
+            compute: reached_matrix_rate(device, compute) for compute in {work.compute for work in works}
+        }
+
+        def column(values: Sequence[float]) -> FloatArray:
+            return np.array(values, dtype=np.float64)
+
+        return cls(
+            rate=column([rates[work.compute] for work in works]),
+            flops=np.maximum(column([work.matrix_flops for work in works]), 1.0),
+            read=np.maximum(column([work.read_bytes for work in works]), 1.0),
+            weight=column([work.parameter_bytes for work in works]),
+            write=np.maximum(column([work.write_bytes for work in works]), 1.0),
+            cache=cache_bytes(device),
+            stack=column([_code(STACKS, run.stack) for run in runs]),
+            kernel=column([_code(KERNELS, run.kernel) for run in runs]),
+            copies=column([run.copies for run in runs]),
+            stores=column([run.stores for run in runs]),
+        )
+
+    def memory_s(self, device: DeviceSpec, parts: Sequence[FloatArray]) -> FloatArray:
+        """(n,) time of the traffic; `parts` are the bytes that may be in the cache when a network runs."""
+        moved = self.read + self.write
+        loose = np.sum(parts, axis=0)
+        rereads = np.where(self.copies > 0, self.copies, 2.0)
+        resident = np.where(self.copies > 0, moved, loose)
+        hot = self.hot_share(rereads * resident) * resident
+        return self.traffic_s(device, moved, hot / moved)
+
+    def hot_share(self, touched: FloatArray) -> FloatArray:
+        """(n,) share of a kernel's operands in the cache, where `touched` bytes pass between two reads."""
+        share: FloatArray = np.clip((_HOT_NONE - touched / self.cache) / _HOT_WIDTH, 0.0, 1.0)
+        return share
+
+    @staticmethod
+    def traffic_s(device: DeviceSpec, moved: FloatArray, hot: FloatArray) -> FloatArray:
+        """(n,) time to move bytes of which the share `hot` is in the cache."""
+        memory = device.memory_bytes_per_s * _MEMORY_SHARE
+        cache = max(memory, _CACHE_BYTES_PER_CYCLE * device.core_count * device.clock_hz)
+        time_s: FloatArray = moved * ((1 - hot) / memory + hot / cache)
+        return time_s
+
+
+def _code(names: Sequence[str], name: str) -> float:
+    # Trees send a missing value where it does best on average: an unknown library is a typical one.
+    return float(names.index(name)) if name in names else np.nan
+
+
+def _overlapped(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Time of two units that run together, but wait for each other half of the shorter time."""
+    return np.maximum(first, second) + _OVERLAP * np.minimum(first, second)
+
+
+def _alignment(sizes: FloatArray) -> FloatArray:
+    whole = sizes.astype(np.int64)
+    return np.asarray(np.log2(np.minimum(whole & -whole, _ALIGNMENT_CAP).astype(np.float64)))
+
+
+def _fill(waves: FloatArray) -> FloatArray:
+    return waves / np.ceil(waves)
+
+
+def _product_columns(
+    works: Sequence[OpWork], facts: _Facts, device: DeviceSpec
+) -> tuple[dict[str, FloatArray], FloatArray]:
+    shapes = [product_of(work.shape) for work in works]
+    batch, m, n, k = np.maximum(
+        np.array([(s.batch, s.m, s.n, s.k) for s in shapes], dtype=np.float64).reshape(-1, 4), 1.0
+    ).T
+    cores, start_s = device.core_count, start_time_s(device)
+    right = np.where(facts.weight > 0, facts.weight, facts.read * n / (m + n))
+    left = np.maximum(facts.read - right, 1.0)
+    per_core = facts.rate / cores
+    times = []
+    for rows, cols, share in _TILES:
+        tiles = batch * np.ceil(m / rows) * np.ceil(n / cols)
+        parts = np.clip(np.floor(np.minimum(cores / tiles, k / _PART_DEPTH)), 1, None)
+        waves = np.ceil(tiles * parts / cores)
+        multiplied_s = rows * cols * 2 * (k / parts) / (per_core * share)
+        times.append(waves * (multiplied_s + _PRODUCT_TILE_CYCLES / device.clock_hz))
+    compute_s = np.min(times, axis=0)
+    memory_s = facts.memory_s(device, (left, facts.write))
+    base_s = np.maximum(compute_s, memory_s) + start_s
+    whole_s = facts.flops / facts.rate
+    square = batch * np.ceil(m / 128) * np.ceil(n / 128) / cores
+    wide = batch * np.ceil(m / 128) * np.ceil(n / 256) / cores
+    columns = {
+        "log2_batch": np.log2(batch),
+        "log2_m": np.log2(m),
+        "log2_n": np.log2(n),
+        "log2_k": np.log2(k),
+        "log_waves": np.log(square),
+        "fill_128": _fill(square),
+        "fill_256": _fill(wide),
+        "log_memory_over_flops": np.log(memory_s / whole_s),
+        "log_memory_over_tiles": np.log(memory_s / compute_s),
+        "log_tile_share": np.log(whole_s / compute_s),
+        "log_base": np.log(base_s / start_s),
+        "log_compute": np.log(compute_s / start_s),
+        "log_memory": np.log(memory_s / start_s),
+        "log_bytes_over_cache": np.log((facts.read + facts.write) / facts.cache),
+        "align_m": _alignment(m),
+        "align_n": _alignment(n),
+        "align_k": _alignment(k),
+        "log2_part_depth": np.log2(k / np.clip(np.floor(np.minimum(1 / square, k / _PART_DEPTH)), 1, None)),
+        "row_fill": m / (np.ceil(m / 128) * 128),
+        "log2_left_bytes": np.log2(left / (batch * m * k)),
+        "log2_right_bytes": np.log2(right / (batch * n * k)),
+        "scaling": np.array([_code(KINDS, work.kind) if work.kind in KINDS else 0.0 for work in works]),
+        "stack": facts.stack,
+        "kernel": facts.kernel,
+    }
+    return columns, base_s
+
+
+def _attention_columns(
+    works: Sequence[OpWork], facts: _Facts, device: DeviceSpec
+) -> tuple[dict[str, FloatArray], FloatArray]:
+    table = []
+    for work in works:
+        s = work.shape
+        if not isinstance(s, AttentionShape):
+            raise TypeError(f"{type(s).__name__} is no attention")
+        table.append(
+            (s.batch, s.heads, s.kv_heads, s.q_length, s.keys_seen, s.head_dim, s.value_dim, s.pairs,
+             s.causal, s.window > 0, s.kv_length)
+        )  # fmt: skip
+    (batch, heads, kv_heads, queries, keys, width, value, pairs, causal, window, length) = np.maximum(
+        np.array(table, dtype=np.float64).reshape(-1, 11), 0.0
+    ).T
+    kv_heads, queries, keys, pairs = (np.maximum(x, 1.0) for x in (kv_heads, queries, keys, pairs))
+    cores, start_s = device.core_count, start_time_s(device)
+    # Softmax leaves the matrix units idle often enough for the rated clock; products run into the watts.
+    rate = np.array([sustained_matrix_rate(device, work.compute) for work in works])
+    group = np.maximum(heads / kv_heads, 1.0)
+    # Query heads of one key head share a tile where there are few queries.
+    packed = queries * group < _QUERY_TILE
+    rows = np.where(packed, queries * group, queries)
+    tile = np.clip(2.0 ** np.ceil(np.log2(rows)), _LEAST_QUERY_TILE, _QUERY_TILE)
+    tiles = batch * np.where(packed, kv_heads, heads) * np.ceil(rows / tile)
+    # Whole key tiles: the diagonal of a causal mask and the edges of a window are computed and thrown away.
+    span = np.minimum(np.where(causal > 0, pairs / queries + tile / 2, pairs / queries), keys)
+    parts = np.clip(np.floor(np.minimum(cores / tiles, span / _KEY_PART)), 1, None)
+    tile_keys = np.ceil(span / parts / _KEY_TILE) * _KEY_TILE
+    waves = np.ceil(tiles * parts / cores)
+    matrix_s = tile * tile_keys * 2 * (width + value) / (rate / cores * _ATTENTION_SHARE)
+    exponential_s = tile * tile_keys / (_EXPONENTIALS_PER_CYCLE * device.clock_hz)
+    tiled_s = waves * (_overlapped(matrix_s, exponential_s) + _TILE_CYCLES / device.clock_hz)
+    whole_s = facts.flops / (rate * _ATTENTION_SHARE)
+    kept = np.maximum(facts.read - 2 * batch * heads * queries * width, 1.0)
+    moved_s = facts.memory_s(device, (facts.read, facts.write))
+    # What stores the new keys and values before the kernel runs; TensorRT-LLM's also rotates the queries.
+    rotated = np.where(facts.stack == STACKS.index("trtllm"), heads * width, 0.0)
+    stored = np.where(facts.stores, 4.0 * batch * queries * (rotated + kv_heads * (width + value)), 0.0)
+    stored_s = facts.traffic_s(device, stored, facts.hot_share(facts.read + facts.write + stored))
+    memory_s = moved_s + stored_s
+    starts = 1 + np.where(facts.stores, _STORE_STARTS, 0.0) + np.where(parts > 1, 1.0, 0.0)
+    base_s = np.maximum(tiled_s, moved_s) + stored_s + starts * start_s
+    square = tiles / cores
+    # TensorRT-LLM's own choice is a kernel of TensorRT-LLM, whoever calls it elsewhere.
+    chosen = (facts.kernel == KERNELS.index("own")) & (facts.stack == STACKS.index("trtllm"))
+    maker = np.where(chosen, float(KERNELS.index("trtllm_gen")), facts.kernel)
+    columns = {
+        "log2_batch": np.log2(batch),
+        "log2_heads": np.log2(heads),
+        "log2_group": np.log2(group),
+        "log2_queries": np.log2(queries),
+        "log2_keys": np.log2(keys),
+        "log2_length": np.log2(length),
+        "log2_width": np.log2(width),
+        "align_width": _alignment(width),
+        "log2_value": np.log2(value),
+        "causal": causal,
+        "window": window,
+        "log_waves": np.log(square),
+        "fill": _fill(square),
+        "log_tiles_over_flops": np.log(tiled_s / whole_s),
+        "log_memory_over_flops": np.log(memory_s / whole_s),
+        "log_memory_over_tiles": np.log(memory_s / tiled_s),
+        "log_base": np.log(base_s / start_s),
+        "log_tiles": np.log(tiled_s / start_s),
+        "log_memory": np.log(memory_s / start_s),
+        "log_bytes_over_cache": np.log((facts.read + facts.write) / facts.cache),
+        "log2_kept_bytes": np.log2(kept / (batch * kv_heads * keys * np.maximum(width, value))),
+        "narrow": np.array([work.compute in (Compute.FP8, Compute.INT8) for work in works], dtype=np.float64),
+        "stack": facts.stack,
+        "kernel": maker,
+    }
+    return columns, base_s
+
+
+_PRODUCT_NAMES = (
+    "log2_batch", "log2_m", "log2_n", "log2_k", "log_waves", "fill_128", "fill_256", "log_memory_over_flops",
+    "log_memory_over_tiles", "log_tile_share", "log_base", "log_compute", "log_memory",
+    "log_bytes_over_cache", "align_m", "align_n", "align_k", "log2_part_depth", "row_fill",
+    "log2_left_bytes", "log2_right_bytes", "scaling", "stack", "kernel",
+)  # fmt: skip
+_ATTENTION_NAMES = (
+    "log2_batch", "log2_heads", "log2_group", "log2_queries", "log2_keys", "log2_length", "log2_width",
+    "align_width", "log2_value", "causal", "window", "log_waves", "fill", "log_tiles_over_flops",
+    "log_memory_over_flops", "log_memory_over_tiles", "log_base", "log_tiles",
+    "log_memory", "log_bytes_over_cache", "log2_kept_bytes", "narrow", "stack", "kernel",
+)  # fmt: skip
+NAMES: Mapping[KernelModel, tuple[str, ...]] = {
+    KernelModel.PRODUCT: _PRODUCT_NAMES,
+    KernelModel.ATTENTION: _ATTENTION_NAMES,
+}
+"""Names of the columns; the last two say what library ran and are missing where nobody says."""
+LIBRARY_COLUMNS = 2
+
+_BUILDERS: Mapping[
+    KernelModel,
+    Callable[[Sequence[OpWork], _Facts, DeviceSpec], tuple[dict[str, FloatArray], FloatArray]],
+] = {KernelModel.PRODUCT: _product_columns, KernelModel.ATTENTION: _attention_columns}

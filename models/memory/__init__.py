@@ -1,0 +1,1 @@
+"""Peak memory: what allocators reserve and devices show beyond the tensors of a program."""

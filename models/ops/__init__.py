@@ -1,0 +1,1 @@
+"""Single ops and kernels: physical floors, and what measurements add to them."""

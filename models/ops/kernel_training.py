@@ -1,0 +1,221 @@
+"""Fits and judges the kernel boosters; held out are chips with their twins, and shapes on known chips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.features.dtype import Compute
+from predictor.features.tables.kernel_rows import LIBRARY_COLUMNS, KernelModel
+from predictor.features.tables.rows import FeatureMatrix, device_signature
+from predictor.features.tables.tiles import FloatArray
+from predictor.hardware.spec import DeviceSpec
+from predictor.models.booster import load_booster
+from predictor.models.bundle import TrainedModel
+from predictor.models.calibration import Spread, grouped_quantile
+from predictor.models.ops.kernel_tables import KernelTable
+from predictor.models.ops.kernel_time import (
+    GENERAL,
+    MEASURED,
+    KernelFit,
+    device_columns,
+    hide_unseen,
+    stored_name,
+    to_params,
+)
+
+FOLDS = 5
+# A tenth of the rows hide what ran, so that trees learn the typical library beside each one.
+_UNTOLD_SHARE = 0.1
+_RANGE_QUANTILE = 0.0005
+THIN = 4
+"""What carries over to other chips needs few shapes: of four times as many, no chip left out gained."""
+# A fifth of the shapes is judged for the intervals of known devices.
+_CALIBRATION_FOLDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSettings:
+    """XGBoost settings: trees grow leaf by leaf; absolute errors, since kernel choices make long tails."""
+
+    rounds: int
+    leaves: int
+    eta: float
+    min_child_weight: float
+    subsample: float = 0.7
+    columns: float = 0.7
+    ridge: float = 2.0
+
+    def parameters(self, seed: int) -> dict[str, Any]:
+        """For `xgboost.train`; one thread, so that equal seeds give equal trees."""
+        return {
+            "tree_method": "hist",
+            "objective": "reg:absoluteerror",
+            "grow_policy": "lossguide",
+            "max_depth": 0,
+            "max_leaves": self.leaves,
+            "eta": self.eta,
+            "subsample": self.subsample,
+            "colsample_bytree": self.columns,
+            "min_child_weight": self.min_child_weight,
+            "lambda": self.ridge,
+            "nthread": 1,
+            "seed": seed,
+        }
+
+
+SETTINGS: Mapping[str, KernelSettings] = {
+    GENERAL: KernelSettings(rounds=200, leaves=96, eta=0.1, min_child_weight=50.0),
+    MEASURED: KernelSettings(
+        rounds=500, leaves=256, eta=0.15, min_child_weight=5.0, subsample=0.9, columns=1.0
+    ),
+}
+"""For devices that nobody measured, and for those in the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows of a table that the fit had not seen, each (n,).
+
+    `told` and `untold`: log(predicted / measured) with and without knowing what library ran. `rows`: which.
+    """
+
+    rows: NDArray[np.intp]
+    told: FloatArray
+    untold: FloatArray
+
+
+def fit_booster(
+    table: KernelTable, which: str, devices: Mapping[str, DeviceSpec], seed: int, *, thin: int = 1
+) -> bytes:
+    """A booster of a table, as UBJ; `thin` keeps one shape in so many."""
+    import xgboost
+
+    if thin > 1:
+        table = table.take(table.shape % thin == 0)
+    hidden = np.random.default_rng(seed).random(len(table)) < _UNTOLD_SHARE
+    features = _features(table, which, devices).copy()
+    features[hidden, -LIBRARY_COLUMNS:] = np.nan
+    settings = SETTINGS[which]
+    matrix = xgboost.DMatrix(features, table.target, weight=_weights(table), nthread=1)
+    trained = xgboost.train(settings.parameters(seed), matrix, settings.rounds)
+    return bytes(trained.save_raw("ubj"))
+
+
+def _features(table: KernelTable, which: str, devices: Mapping[str, DeviceSpec]) -> FeatureMatrix:
+    if which == GENERAL:
+        return table.features
+    names, index = np.unique(table.device, return_inverse=True)
+    return np.concatenate(
+        [np.stack([device_columns(devices[name]) for name in names.tolist()])[index], table.features], axis=1
+    )
+
+
+def _weights(table: KernelTable) -> FloatArray:
+    """Chips count by the square root of their rows: thin ones are heard, thick ones not drowned."""
+    _, index, counts = np.unique(table.chip, return_inverse=True, return_counts=True)
+    weight = 1.0 / np.sqrt(counts[index].astype(np.float64))
+    return np.asarray(weight / weight.mean(), dtype=np.float64)
+
+
+def judge(
+    fitted: bytes,
+    table: KernelTable,
+    which: str,
+    devices: Mapping[str, DeviceSpec],
+    rows: NDArray[np.intp],
+    seen: NDArray[np.bool_],
+) -> Judged:
+    """Residuals of some rows of a table by a booster fitted on the rows `seen`."""
+    booster = load_booster(fitted)
+    features = _features(table, which, devices)
+    told = hide_unseen(features[rows], libraries(features[seen]))
+    untold: FeatureMatrix = features[rows].copy()
+    untold[:, -LIBRARY_COLUMNS:] = np.nan
+    residuals = [
+        np.asarray(booster.inplace_predict(matrix), dtype=np.float64) - table.target[rows]
+        for matrix in (told, untold)
+    ]
+    return Judged(rows, *residuals)
+
+
+def libraries(features: FeatureMatrix) -> tuple[tuple[float, ...], ...]:
+    """The codes of each library column that a table holds."""
+    return tuple(
+        tuple(np.unique(column[~np.isnan(column)]).tolist()) for column in features[:, -LIBRARY_COLUMNS:].T
+    )
+
+
+def held_out_chips(
+    table: KernelTable, devices: Mapping[str, DeviceSpec], seed: int, *, only: Sequence[str] = ()
+) -> Judged:
+    """Every row (or those of the chips in `only`) judged by a fit that never saw its chip or a twin of it."""
+    parts = []
+    for name in only or np.unique(table.chip).tolist():
+        held = table.chip == name
+        fitted = fit_booster(table.take(~held), GENERAL, devices, seed, thin=THIN)
+        parts.append(judge(fitted, table, GENERAL, devices, np.flatnonzero(held), ~held))
+    return _joined(parts)
+
+
+def held_out_shapes(
+    table: KernelTable, devices: Mapping[str, DeviceSpec], seed: int, *, folds: int = FOLDS
+) -> Judged:
+    """Rows of `folds` folds, each judged by a fit without them; a shape is in one fold on all devices."""
+    fold = np.random.default_rng(seed).permutation(int(table.shape.max()) + 1)[table.shape] % FOLDS
+    parts = []
+    for k in range(folds):
+        held = fold == k
+        fitted = fit_booster(table.take(~held), MEASURED, devices, seed)
+        parts.append(judge(fitted, table, MEASURED, devices, np.flatnonzero(held), ~held))
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Judged]) -> Judged:
+    return Judged(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "told", "untold"))
+    )
+
+
+def train_kernels(
+    tables: Mapping[KernelModel, KernelTable], devices: Mapping[str, DeviceSpec], seed: int
+) -> TrainedModel:
+    """Boosters by their stored names, and parameters with calibrated spreads."""
+    fits: dict[KernelModel, KernelFit] = {}
+    stored: dict[str, bytes] = {}
+    for model, table in tables.items():
+        shapes = held_out_shapes(table, devices, seed, folds=_CALIBRATION_FOLDS)
+        chips = held_out_chips(table, devices, seed)
+        for which in SETTINGS:
+            stored[stored_name(model, which)] = fit_booster(
+                table, which, devices, seed, thin=THIN if which == GENERAL else 1
+            )
+        fits[model] = kernel_fit(table, devices, shapes, chips)
+    return TrainedModel(stored, to_params(fits))
+
+
+def kernel_fit(
+    table: KernelTable, devices: Mapping[str, DeviceSpec], shapes: Judged, chips: Judged
+) -> KernelFit:
+    """What belongs to a table's boosters, with spreads from rows that such fits had not seen."""
+    low, high = np.quantile(
+        table.features[:, :-LIBRARY_COLUMNS], [_RANGE_QUANTILE, 1 - _RANGE_QUANTILE], axis=0
+    )
+    measured = sorted(set(zip(table.device.tolist(), table.compute.tolist(), strict=True)))
+    return KernelFit(
+        low=low.astype(np.float32),
+        high=high.astype(np.float32),
+        told=Spread(known=_width(table, shapes, "told"), new=_width(table, chips, "told")),
+        untold=Spread(known=_width(table, shapes, "untold"), new=_width(table, chips, "untold")),
+        known=np.array([device_signature(devices[name], Compute(kind)) for name, kind in measured]),
+        libraries=libraries(table.features),
+    )
+
+
+def _width(table: KernelTable, judged: Judged, which: str) -> float:
+    group = np.char.add(np.char.add(table.chip, " "), table.subset)
+    return grouped_quantile(getattr(judged, which), group[judged.rows])

@@ -1,0 +1,1 @@
+"""Plans of many devices: exchanges between ranks, and what measured iterations say of composed ones."""

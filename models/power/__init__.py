@@ -1,0 +1,1 @@
+"""Watts and joules: boards, kernels, power caps, whole nodes, and decoders that are served."""

@@ -1,0 +1,362 @@
+"""Serving a decoder in batches: seconds of a step, watts of a device, joules of a token.
+
+A step makes one token of each of `batch` sequences; requests come and go, so a share of the prompts is read
+beside it. What a step asks of a device: weights and caches over the bandwidth, FLOPs over the peak,
+exchanges over the links, launches. A base adds the terms with fitted weights, one set for each measured chip
+and one for all others; trees and a memory of jobs alike correct the step, the watts and the joules. Joules
+are learned directly as well as through watts and seconds: the errors of those two offset each other.
+
+Steps, not kernels, are what the leaderboard measures: the server's own work (scheduling, sampling, launches
+that no graph holds) is inside, and is the larger part of small models' steps on fast devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.errors import InvalidBundle, InvalidRequest
+from predictor.hardware.spec import DeviceSpec
+from predictor.models.booster import load_booster
+from predictor.models.bundle import Bundle, TrainedModel
+from predictor.models.device_identity import is_known
+from predictor.models.power.board_power import idle_power_w
+from predictor.models.power.llm_shape import LlmShape
+from predictor.models.power.residuals import JobMemory
+from predictor.types import Interval
+
+FloatArray = NDArray[np.float64]
+
+MODEL_NAME = "serving"
+TARGETS = ("step", "power", "energy")
+TASKS = ("chat", "reasoning", "code", "image", "video")
+"""Kinds of requests that the rows hold; servers treat images and long reasoning differently."""
+
+_USABLE = 0.9
+_TINY_S = 1e-9
+# An exchange of a few KB between devices of one node takes about this long; a kernel starts in two.
+_EXCHANGE_S, _START_S = 8e-6, 2e-6
+_KERNELS_PER_LAYER, _KERNELS_BESIDE = 10, 20
+TERMS = ("weights", "cache", "compute", "prompts", "exchange", "launch", "step", "sequences")
+# Seconds that a coefficient of 1 stands for, of the two terms that no device number scales.
+_STEP_S, _SEQUENCE_S = 1e-3, 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class ServingJob:
+    """A decoder served on `devices` equal devices of one node.
+
+    Attributes:
+        batch: most sequences at once, over all replicas. prompt_tokens, output_tokens: means.
+        replicas: data-parallel copies; of attention alone where experts are spread over all devices.
+        expert_parallel: ranks that hold whole experts instead of slices of all.
+        weight_bits: 16, or 8 where weights and products are FP8. task: one of TASKS.
+    """
+
+    shape: LlmShape
+    devices: int
+    batch: int
+    prompt_tokens: float
+    output_tokens: float
+    replicas: int = 1
+    expert_parallel: int = 1
+    weight_bits: int = 16
+    task: str = "chat"
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest for numbers that no job has."""
+        for name in ("devices", "batch", "replicas", "expert_parallel"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name} is {getattr(self, name)!r}; expected at least 1", field=name)
+        if self.devices % self.replicas:
+            raise InvalidRequest(
+                f"{self.devices} devices do not divide over {self.replicas} replicas", field="replicas"
+            )
+        if not (self.prompt_tokens > 0 and self.output_tokens > 0):
+            raise InvalidRequest("prompt and output tokens: expected numbers above 0", field="prompt_tokens")
+        if self.weight_bits not in (8, 16):
+            raise InvalidRequest(f"weight_bits is {self.weight_bits}; expected 8 or 16", field="weight_bits")
+        if self.task not in TASKS:
+            raise InvalidRequest(f"task {self.task!r}; expected one of {', '.join(TASKS)}", field="task")
+
+    @property
+    def ranks(self) -> int:
+        """Devices that share one replica's attention and dense layers."""
+        return self.devices // self.replicas
+
+    @property
+    def expert_ranks(self) -> int:
+        """Devices that share the experts: all of them where experts are spread, replicas included."""
+        return self.devices if self.expert_parallel > 1 else self.ranks
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What one step asks of each device of a replica, in seconds at its rated rates.
+
+    `balance`: experts that the busiest rank reads, over the mean of ranks; the others wait for it.
+    """
+
+    batch: float
+    weights_s: float
+    cache_s: float
+    compute_s: float
+    prompts_s: float
+    exchange_s: float
+    launch_s: float
+    balance: float = 1.0
+
+    @property
+    def terms(self) -> FloatArray:
+        """(8,) in the order of TERMS."""
+        device = (
+            self.weights_s,
+            self.cache_s,
+            self.compute_s,
+            self.prompts_s,
+            self.exchange_s,
+            self.launch_s,
+        )
+        return np.array([*device, _STEP_S, _SEQUENCE_S * self.batch])
+
+    @property
+    def floor_s(self) -> float:
+        """No step is faster."""
+        return max(self.weights_s + self.cache_s, self.compute_s) + self.prompts_s + self.exchange_s
+
+
+def step_work(job: ServingJob, device: DeviceSpec) -> StepWork:
+    """The work of a step. Raises InvalidRequest when the weights alone do not fit."""
+    shape, ranks = job.shape, job.ranks
+    width = job.weight_bits / 8
+    bandwidth = device.memory_bytes_per_s
+    peak16 = device.matrix_flops_per_s.get("bf16", device.vector_flops_per_s)
+    peak = device.matrix_flops_per_s.get("fp8", peak16) if job.weight_bits == 8 else peak16
+    experts = shape.expert_layers * shape.experts * shape.expert_parameters
+    held = (width * shape.fixed_parameters + 4 * shape.head_parameters) / ranks
+    held += width * experts / job.expert_ranks
+    room = (_USABLE * device.memory_bytes - held) * ranks
+    longest = job.prompt_tokens + job.output_tokens
+    if room <= 0:
+        raise InvalidRequest(
+            f"{held / 1e9:.0f} GB of weights a device do not fit into {device.id}; use more devices",
+            field="devices",
+        )
+    batch = min(job.batch / job.replicas, max(1.0, room / max(shape.cache_bytes(longest), 1.0)))
+    context = job.prompt_tokens + job.output_tokens / 2
+    touched = shape.touched_experts(batch * job.expert_ranks / ranks)
+    routed = shape.expert_layers * touched * shape.expert_parameters * ranks / job.expert_ranks
+    read = width * (shape.fixed_parameters + routed) + 2 * shape.head_parameters
+    scores = 4.0 * batch * shape.heads * shape.head_dim * shape.attention_layers * context
+    body = shape.active_parameters - shape.head_parameters
+    # Ranks that share experts step together: a prompt that one replica reads holds up all of them.
+    waiting = job.replicas if job.expert_ranks > ranks else 1
+    prompts = 2.0 * waiting * batch * job.prompt_tokens / job.output_tokens * body
+    exchange, partners = 0.0, max(ranks, job.expert_ranks)
+    if partners > 1:
+        link = device.link_bytes_per_s or 32e9
+        moved = 4.0 * batch * shape.hidden * (partners - 1) / partners
+        exchange = 2 * shape.layers * (_EXCHANGE_S + moved / link)
+    return StepWork(
+        batch=batch,
+        weights_s=read / ranks / bandwidth,
+        cache_s=batch * shape.cache_bytes(context) / ranks / bandwidth,
+        compute_s=2.0 * shape.active_parameters * batch / ranks / peak + scores / ranks / peak16,
+        prompts_s=prompts / ranks / peak,
+        exchange_s=exchange,
+        launch_s=(_KERNELS_PER_LAYER * shape.layers + _KERNELS_BESIDE) * _START_S,
+        balance=_balance(shape, touched, job.expert_ranks) if job.expert_parallel > 1 else 1.0,
+    )
+
+
+def _balance(shape: LlmShape, touched: float, ranks: int) -> float:
+    """Expected largest over mean number of touched experts of a rank, evenly routed tokens.
+
+    The number of one rank is nearly binomial; the largest of r lies sqrt(2 ln r) deviations up.
+    """
+    if not shape.experts or ranks < 2:
+        return 1.0
+    share, own = touched / shape.experts, shape.experts / ranks
+    deviation = sqrt(own * share * (1.0 - share))
+    return min(float(ranks), 1.0 / share, 1.0 + sqrt(2.0 * log(ranks)) * deviation / (own * share))
+
+
+def power_terms(work: StepWork, base_s: float) -> FloatArray:
+    """(6,) what watts are a mixture of: waiting, and the shares of the base step by what it asks for."""
+    return np.append(1.0, work.terms[:5] / base_s)
+
+
+def features(job: ServingJob, work: StepWork, base_s: float, base_power: float, chip: float) -> FloatArray:
+    """(32,) facts of a job on a device: shares of the base step, sizes, kinds.
+
+    `base_power`: base watts over the limit.
+    """
+    parts = (work.weights_s, work.cache_s, work.compute_s, work.prompts_s, work.exchange_s)
+    shape = job.shape
+    layer_s = work.weights_s / shape.layers / _START_S
+    return np.array(
+        [
+            *(log(max(part, _TINY_S) / base_s) for part in parts),
+            log(base_s),
+            log(base_s / work.launch_s),
+            log(work.batch),
+            float(job.weight_bits == 8),
+            float(shape.experts > 0),
+            float(shape.state_numbers > 0),
+            log(job.ranks),
+            log(job.replicas),
+            log(job.expert_parallel),
+            log(job.output_tokens),
+            log(max(layer_s, _TINY_S)),
+            log(shape.active_parameters),
+            log(shape.total_parameters / job.ranks),
+            log(work.balance),
+            log(base_s / shape.layers),
+            log(work.floor_s / base_s),
+            log(base_power),
+            log(work.batch / job.output_tokens),
+            log(max(1, shape.experts_per_token)),
+            log(shape.hidden),
+            log(shape.layers),
+            chip,
+            *(float(job.task == task) for task in TASKS),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServingAnswer:
+    """What serving costs; energy of the boards of all devices (scope device).
+
+    Attributes:
+        step_s: one token of every sequence. tokens_per_s: output tokens of the whole job.
+        power_w: mean per device. energy_per_token_j: per output token, its share of prompts included.
+        energy_per_request_j: one answer. prefill_j, decode_j: its parts, by the time each takes.
+        batch: sequences at once, over all replicas, that fit. known_device: whether its chip was measured.
+    """
+
+    step_s: Interval
+    tokens_per_s: Interval
+    power_w: Interval
+    energy_per_token_j: Interval
+    energy_per_request_j: Interval
+    prefill_j: float
+    decode_j: float
+    batch: float
+    known_device: bool
+
+
+class ServingModel:
+    """Steps, watts and joules of served decoders."""
+
+    def __init__(self, params: Mapping[str, Any], boosters: Mapping[str, Any]) -> None:
+        """`params` as training wrote them; a booster per target."""
+        if "bases" not in params or any("power" not in chip for chip in params["bases"]):
+            raise InvalidBundle("serving: trained by another version; run `perfcast train`")
+        self._chips = [
+            (
+                np.array([chip["numbers"]], dtype=np.float64),
+                float(chip["code"]),
+                np.array(chip["base"]),
+                np.array(chip["power"]),
+            )
+            for chip in params["bases"]
+        ]
+        self._any_base = np.array(params["any_base"], dtype=np.float64)
+        self._any_power = np.array(params["any_power"], dtype=np.float64)
+        self._scale = np.array(params["scale"], dtype=np.float64)
+        self._memory = {name: JobMemory.from_json(params["memory"][name]) for name in TARGETS}
+        self._means: Mapping[str, float] = params["means"]
+        self._spread: Mapping[str, Mapping[str, float]] = params["log_spread"]
+        self._boosters = boosters
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> ServingModel:
+        """Raises InvalidBundle when the bundle holds none."""
+        return cls(bundle.params(MODEL_NAME), {name: bundle.booster(MODEL_NAME, name) for name in TARGETS})
+
+    @classmethod
+    def from_trained(cls, trained: TrainedModel) -> ServingModel:
+        """A model straight from training."""
+        return cls(trained.params, {name: load_booster(blob) for name, blob in trained.boosters.items()})
+
+    def base_s(self, work: StepWork, device: DeviceSpec) -> tuple[float, float | None, FloatArray]:
+        """(seconds of the base step, code of the chip or None where unmeasured, power weights)."""
+        for numbers, code, base, power in self._chips:
+            if is_known(device, numbers):
+                return max(float(work.terms @ base), work.floor_s), code, power
+        return max(float(work.terms @ self._any_base), work.floor_s), None, np.zeros(6)
+
+    def raw(self, job: ServingJob, device: DeviceSpec) -> dict[str, float]:
+        """step_s, power_w, energy_j (per token) and the batch that fits, without intervals."""
+        work = step_work(job, device)
+        base_s, code, watts = self.base_s(work, device)
+        idle, span = idle_power_w(device), device.tdp_w - idle_power_w(device)
+        if code is None:
+            # No chip like it: the base, and watts by how far its steps exceed their launches.
+            facts = power_facts(work)
+            fraction = exp(float(facts @ self._any_power[:-1]) + float(self._any_power[-1]))
+            power = idle + span * min(1.0, fraction)
+            joules = power * job.ranks * base_s / work.batch
+            return {"step_s": base_s, "power_w": power, "energy_j": joules, "batch": work.batch}
+        row = features(job, work, base_s, base_power(work, base_s, watts), code)
+        found = {name: self._corrected(name, row) for name in TARGETS}
+        step_s = base_s * exp(found["step"])
+        power = idle + span * min(0.99, exp(found["power"]))
+        direct = device.tdp_w * job.ranks * base_s / work.batch * exp(found["energy"])
+        through = power * job.ranks * step_s / work.batch
+        # The geometric mean: each of the two errs where the other does not.
+        return {"step_s": step_s, "power_w": power, "energy_j": sqrt(direct * through), "batch": work.batch}
+
+    def predict(self, job: ServingJob, device: DeviceSpec) -> ServingAnswer:
+        """The answer with its intervals. Raises InvalidRequest when the weights do not fit."""
+        found = self.raw(job, device)
+        work = step_work(job, device)
+        known = self.base_s(work, device)[1] is not None
+        spread = self._spread["known_device" if known else "new_device"]
+        step = _interval(found["step_s"], spread["step"])
+        token = _interval(found["energy_j"], spread["energy"])
+        power = _interval(found["power_w"], spread["power"])
+        total = job.replicas * found["batch"]
+        request = token.scaled(job.output_tokens)
+        prefill = work.prompts_s / max(
+            work.prompts_s + max(work.weights_s + work.cache_s, work.compute_s), _TINY_S
+        )
+        return ServingAnswer(
+            step_s=step,
+            tokens_per_s=step.inverse(total),
+            power_w=Interval(
+                power.value, max(power.low, idle_power_w(device)), min(power.high, device.tdp_w)
+            ),
+            energy_per_token_j=token,
+            energy_per_request_j=request,
+            prefill_j=request.value * prefill,
+            decode_j=request.value * (1.0 - prefill),
+            batch=total,
+            known_device=known,
+        )
+
+    def _corrected(self, name: str, row: FloatArray) -> float:
+        trees = float(self._boosters[name].inplace_predict(row[None, :].astype(np.float32))[0])
+        memory = self._means[name] + self._memory[name].recall(tuple((row / self._scale).tolist()))
+        return 0.5 * (trees + memory)
+
+
+def base_power(work: StepWork, base_s: float, weights: FloatArray) -> float:
+    """Base watts over the limit, of fitted weights (6,) of `power_terms`."""
+    return min(0.97, max(0.05, float(power_terms(work, base_s) @ weights)))
+
+
+def power_facts(work: StepWork) -> FloatArray:
+    """(2,) what watts of a chip that nobody measured follow: the floor over launches, share of exchange."""
+    floor = work.floor_s + work.launch_s
+    return np.array([log(floor / work.launch_s), work.exchange_s / floor])
+
+
+def _interval(value: float, spread: float) -> Interval:
+    return Interval(value, value / exp(spread), value * exp(spread))
