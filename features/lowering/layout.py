@@ -4,8 +4,9 @@ Transpose, Split, Slice, Expand, Squeeze and most Reshapes only change strides. 
 kernel, or a Reshape, cannot work on the strides it gets: there a node perfcast::Contiguous is put in
 front. Which kernel accepts what follows torch's eager mode: softmax, layer, RMS and group normalisation
 and recurrent layers take row-major tensors, convolutions and pooling also channels-last, products
-whatever folds into a batch of matrices with one unit stride, attention any layout with adjacent elements
-of a head, pointwise ops anything (their result keeps the order of axes of the first operand that is not
+whatever folds into a batch of matrices with one unit stride (an operand that is broadcast over one of
+several batch dimensions does not: torch writes it out), attention any layout with adjacent elements of a
+head, pointwise ops anything (their result keeps the order of axes of the first operand that is not
 broadcast).
 """
 
@@ -55,6 +56,8 @@ def make_copies_explicit(draft: Draft, *, images_last: bool = False) -> None:
                 nodes.extend(_convolution_step(draft, strided, node))
             elif node.op_type in _REORDERS or any(name in strided for name in node.inputs):
                 nodes.extend(_step(draft, strided, node))
+            elif node.op_type == "MatMul" and _repeated(draft, node):
+                nodes.extend(_step(draft, strided, node))
             else:
                 nodes.append(node)
         if len(nodes) != len(slot) or any(a is not b for a, b in zip(nodes, slot, strict=True)):
@@ -95,6 +98,8 @@ def _step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
     copies: list[Node] = []
     if view is not None:
         node = _with_copy(draft, strided, node, 0, copies)
+    if node.op_type == "MatMul" and not node.domain:
+        node = _with_repeats(draft, strided, node, copies)
     accepts = _ACCEPTS.get(node.op_type)
     for position, name in enumerate(node.inputs):
         if accepts and name in strided and not accepts(draft.shape(name), strided[name], position):
@@ -120,7 +125,36 @@ def _with_copy(draft: Draft, strided: _Strided, node: Node, position: int, copie
     if node.op_type in _KEEPS_CHANNELS_LAST and axes_by_stride(shape, strided[name]) == images:
         order = images
     copies.append(_copy_of(draft, strided, node, name, order))
-    return replace(node, inputs=(*node.inputs[:position], *copies[-1].outputs, *node.inputs[position + 1 :]))
+    return _with_input(node, position, copies[-1].outputs[0])
+
+
+def _with_input(node: Node, position: int, name: str) -> Node:
+    return replace(node, inputs=(*node.inputs[:position], name, *node.inputs[position + 1 :]))
+
+
+def _repeated(draft: Draft, node: Node) -> list[tuple[int, Shape]]:
+    """Operands of a batch of products that are broadcast over it: (position, shape when written out)."""
+    left, right = (draft.shape(name) for name in node.inputs)
+    if len(left) < 2 or len(right) < 3:
+        return []
+    batch = draft.shape(node.outputs[0])[:-2]
+    wide = enumerate((*batch, *shape[-2:]) for shape in (left, right))
+    return [(position, shape) for position, shape in wide if shape != (left, right)[position]]
+
+
+def _with_repeats(draft: Draft, strided: _Strided, node: Node, copies: list[Node]) -> Node:
+    """The product with an operand written out where its repetition cannot be one stride of the batch."""
+    for position, shape in _repeated(draft, node):
+        name = node.inputs[position]
+        strides = _expanded(draft.shape(name), _strides(draft, strided, name), shape)
+        if _matrices(shape, strides, position):
+            continue
+        wide = draft.new_value(f"{name}.repeated", shape, draft.values[name].dtype, like=name)
+        _set(draft, strided, wide, strides)
+        copies.append(Node(f"{node.name}.repeat", "Expand", (name,), (wide,)))
+        copies.append(_copy_of(draft, strided, node, wide, tuple(range(len(shape)))))
+        node = _with_input(node, position, copies[-1].outputs[0])
+    return node
 
 
 def _copy_of(draft: Draft, strided: _Strided, node: Node, name: str, order: tuple[int, ...]) -> Node:
@@ -166,13 +200,14 @@ def _slice(draft: Draft, node: Node, strides: Strides) -> tuple[Strides, ...]:
 
 
 def _expand(draft: Draft, node: Node, strides: Strides) -> tuple[Strides, ...]:
-    before, after = draft.shape(node.inputs[0]), draft.shape(node.outputs[0])
+    return (_expanded(draft.shape(node.inputs[0]), strides, draft.shape(node.outputs[0])),)
+
+
+def _expanded(before: Shape, strides: Strides, after: Shape) -> Strides:
     offset = len(after) - len(before)
-    return (
-        tuple(
-            0 if axis < offset or (before[axis - offset] == 1 and size != 1) else strides[axis - offset]
-            for axis, size in enumerate(after)
-        ),
+    return tuple(
+        0 if axis < offset or (before[axis - offset] == 1 and size != 1) else strides[axis - offset]
+        for axis, size in enumerate(after)
     )
 
 

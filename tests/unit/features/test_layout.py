@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from predictor.features.builder import Tensor
 from predictor.features.graph import Graph
 from predictor.features.lowering.fusion import recognise
 from predictor.features.lowering.strides import axes_by_stride, in_order, is_row_major, reshaped, row_major
-from predictor.types import Layout
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Family
+from predictor.features.reading.reader import read_graph
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 from tests.unit.features.spelling import Spelling, kinds, spelled
 
 B, L, H, D = 2, 6, 4, 8
@@ -183,3 +187,73 @@ def test_convolutions_say_when_their_images_lie_channels_last() -> None:
 
     assert marks(Layout.NCHW) == [None, 1]
     assert marks(Layout.NHWC) == [1, 1]
+
+
+# [left, right]: over no batch dimension, over the outer one, over the inner one, over both, a plain matrix.
+BROADCASTS = [
+    ((3, 4, 5, 6), (3, 4, 6, 7)),
+    ((3, 4, 5, 6), (1, 4, 6, 7)),
+    ((3, 4, 5, 6), (3, 1, 6, 7)),
+    ((3, 4, 5, 6), (1, 1, 6, 7)),
+    ((3, 4, 5, 6), (4, 6, 7)),
+    ((3, 1, 5, 6), (1, 4, 6, 7)),
+    ((5, 6), (3, 4, 6, 7)),
+    ((3, 5, 6), (1, 6, 7)),
+    ((2, 3, 4, 1, 6), (2, 1, 4, 6, 7)),
+]
+
+
+@pytest.mark.parametrize(("left", "right"), BROADCASTS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_operand_broadcast_over_one_of_two_batch_dimensions_is_written_out_as_torch_does(
+    left: tuple[int, ...], right: tuple[int, ...], turned: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Clones(TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.shapes: list[tuple[int, ...]] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if func.overloadpacket is torch.ops.aten.clone:
+                self.shapes.append(tuple(result.shape))
+            return result
+
+    swap = [*range(len(right) - 2), len(right) - 1, len(right) - 2]
+    stored = tuple(right[axis] for axis in swap) if turned else right
+    a, b = torch.empty(left, device="meta"), torch.empty(stored, device="meta")
+    with Clones() as clones:
+        torch.matmul(a, b.permute(swap) if turned else b)
+
+    s = Spelling()
+    y = s.input("y", stored)
+    y = s("Transpose", y, perm=swap) if turned else y
+    graph = recognise(read_graph(s.build([s("MatMul", s.input("x", left), y)])))
+    assert sorted(copies(graph)) == sorted(clones.shapes)
+
+
+def test_a_copied_operand_is_kept_for_the_backward_pass_and_its_gradient_is_summed() -> None:
+    """Lambda layers: [B, H, M, 1, K] queries on [B, 1, M, K, V] lambdas that all heads share."""
+
+    def build(s: Spelling, x: Tensor) -> Tensor:
+        shared = s("Add", x, s.parameter((2, 1, 8, 16, 4), "lambdas"))
+        return s("MatMul", s.parameter((2, 3, 8, 1, 16), "queries"), shared)
+
+    program = build_program(
+        spelled(build, (2, 1, 8, 16, 4)),
+        mode=Mode.TRAIN,
+        precision=Precision.FP32,
+        optimizer=Optimizer.SGD,
+        runtime=Runtime.EAGER,
+    )
+    work = [
+        (op.work.kind, op.work.read_bytes, op.work.write_bytes)
+        for op in program.ops
+        if op.work.family in (Family.COPY, Family.REDUCTION)
+    ]
+    small, large = 2 * 8 * 16 * 4 * 4, 3 * 2 * 8 * 16 * 4 * 4
+    assert ("transpose", large, large) in work
+    assert any((read, write) == (large, small) for _, read, write in work)
