@@ -227,6 +227,8 @@ def _plan(record: Mapping[str, str], source: str) -> tuple[Plan, int]:
         schedule=Schedule.INTERLEAVED if interleaved else Schedule.ONE_F_ONE_B,
         virtual_stages=chunks if interleaved else 1,
         sequence_parallel=modern and tp > 1 and source != JAX,
+        # Their recipes turn Transformer Engine's userbuffers on for dense models.
+        tp_overlap=modern and tp > 1 and source != JAX and not record["n_experts"],
         recompute=_recompute(record, source),
         offload=_offload(record),
         # Megatron's older loops average gradients when backward is over.

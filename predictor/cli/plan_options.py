@@ -29,6 +29,10 @@ ExpertParallel: TypeAlias = Annotated[
 SequenceParallel: TypeAlias = Annotated[
     bool, _option("--sequence-parallel", help="Split norms and residuals over --tp by sequence.")
 ]
+TensorOverlap: TypeAlias = Annotated[
+    bool,
+    _option("--tp-overlap", help="Exchange parts of tensors beside products, with --sequence-parallel."),
+]
 Zero: TypeAlias = Annotated[
     int,
     _option(
@@ -93,6 +97,7 @@ class PlanFlags:
     cp: ContextParallel = 1
     ep: ExpertParallel = 1
     sequence_parallel: SequenceParallel = False
+    tp_overlap: TensorOverlap = False
     zero: Zero = 0
     shard_group: ShardGroup = None
     microbatches: Microbatches = 1
@@ -121,6 +126,7 @@ class PlanFlags:
             cp=self.cp,
             ep=self.ep,
             sequence_parallel=self.sequence_parallel,
+            tp_overlap=self.tp_overlap,
             zero=self.zero,
             shard_group=self.shard_group,
             microbatches=self.microbatches,

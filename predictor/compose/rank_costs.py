@@ -252,6 +252,9 @@ def _exchanges(
             place = group_place(plan, shape.group, cluster)
             known[shape] = collective_time_s(shape.kind.value, float(shape.size_bytes), place, cluster)
         hidden_s = beside.hidden_s(index, shape) if plan.overlap else 0.0
+        if plan.tp_overlap and not hidden_s and shape.group == "tp":
+            # One of as many parts as ranks is exchanged before or after all products.
+            hidden_s = min(known[shape], beside.product_s(index, shape)) * (1 - 1 / plan.tp)
         times[index] = max(0.0, known[shape] - hidden_s)
     return times, owner
 
@@ -262,7 +265,8 @@ class _Beside:
     A hop round a ring: the kernel before it, on the keys and values that are there already. The exchange of a
     product's input gradient: its weight gradient, which nothing waits for. Gathering the input once more for
     that weight gradient: the product that makes the input gradient. The last two as in Megatron-LM
-    (Korthikanti et al. 2022, section 4.2.2).
+    (Korthikanti et al. 2022, section 4.2.2). With `Plan.tp_overlap`, part by part: the products that read
+    what is gathered, or make what is scattered (Transformer Engine's userbuffers).
     """
 
     def __init__(self, ops: Sequence[OpInstance], kernel_s: FloatArray, *, weights: bool) -> None:
@@ -292,6 +296,21 @@ class _Beside:
                 total += float(self._kernel_s[first])
             first -= 1
         return total
+
+    def product_s(self, index: int, shape: Transfer) -> float:
+        """Time of the products that read what exchange number `index` gathers, or make what it scatters."""
+        if shape.kind not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+            return 0.0
+        step = 1 if shape.kind is Collective.ALL_GATHER else -1
+        total, at = 0.0, index + step
+        while 0 <= at < len(self._ops) and self._ops[at].work.kind in _BESIDE_PARTS:
+            total += 0.0 if is_weight_gradient(self._ops[at].work) else float(self._kernel_s[at])
+            at += step
+        return total
+
+
+_BESIDE_PARTS = frozenset({"linear", "linear_data_gradient", "linear_weight_gradient", "cast"})
+"""Kinds of work between an exchange of tensor ranks and the end of the products that it serves."""
 
 
 def _weights(

@@ -45,6 +45,7 @@ class Plan:
         dp: replicas. tp: ranks that share each weight. pp: pipeline stages. cp: ranks that share a sequence.
         ep: ranks that share the experts; they are replicas too, so `ep` divides `dp`.
         sequence_parallel: norms, dropouts and residuals between tensor-parallel blocks are split by sequence.
+        tp_overlap: with it, gathers and scatters travel in parts beside the products that read or make them.
         zero: what replicas share instead of repeating: 1 optimizer state, 2 and gradients, 3 and parameters.
         shard_group: replicas that share one copy under `zero` (HSDP); None is all of dp.
         microbatches: parts in which a replica runs its batch, in a pipeline or one after the other
@@ -71,6 +72,7 @@ class Plan:
     cp: int = 1
     ep: int = 1
     sequence_parallel: bool = False
+    tp_overlap: bool = False
     zero: int = 0
     shard_group: int | None = None
     microbatches: int = 1

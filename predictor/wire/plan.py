@@ -26,7 +26,7 @@ _OFFLOADS: Mapping[Offload, Any] = {item: pb.Offload.Value(f"OFFLOAD_{item.name}
 
 def plan_to_proto(plan: Plan) -> pb.Plan:
     """The message of a plan; what is as by default stays absent."""
-    message = pb.Plan(sequence_parallel=plan.sequence_parallel)
+    message = pb.Plan(sequence_parallel=plan.sequence_parallel, tp_overlap=plan.tp_overlap)
     default = Plan()
     for name in _NUMBERS:
         value = getattr(plan, name)
@@ -56,7 +56,7 @@ def plan_from_proto(message: pb.Plan) -> Plan:
         )
     if message.placement:
         fields["placement"] = tuple(message.placement)
-    return Plan(sequence_parallel=message.sequence_parallel, **fields)
+    return Plan(sequence_parallel=message.sequence_parallel, tp_overlap=message.tp_overlap, **fields)
 
 
 def _name(enum: Any, number: int, field: str) -> str:

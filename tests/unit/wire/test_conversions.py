@@ -54,6 +54,7 @@ _plans = st.one_of(
         cp=st.integers(1, 8),
         ep=st.sampled_from([1, 2, 8]),
         sequence_parallel=st.booleans(),
+        tp_overlap=st.booleans(),
         zero=st.integers(1, 3),
         shard_group=st.none() | st.sampled_from([1, 4]),
         microbatches=st.integers(1, 999),
