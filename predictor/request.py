@@ -43,7 +43,7 @@ class PredictionRequest:
         where symbolic.
         dims: numbers for symbolic dimensions by name, and what depends on data (features/reading/hints.py):
         `NODE.out.0`, `NODE.trip_count`, `NODE.then_branch`, `INPUT.length`, `INPUT[0]`.
-        input_shapes: full shapes by input name; they override `batch` and `dims`.
+        input_shapes: full shapes by input name; `batch` and `dims` must agree with them.
         cluster: catalogue id or ClusterSpec; needed for more devices than one node holds.
         power_limit_w: software power cap per device; None is the device's default limit.
         accounting: where the job runs and at what price; adds a footprint (node, carbon, money).

@@ -1,4 +1,7 @@
-"""Numbers for symbolic dimensions, from what the caller gave: `input_shapes` over `dims` over `batch`."""
+"""Numbers for symbolic dimensions, from what the caller gave: input shapes, sizes by name, and the batch.
+
+Where two of them speak of the same size they must agree; a contradiction is an error, never settled here.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +48,12 @@ def bind(
 ) -> Binding:
     """Binds every input dimension of the model. A sequence input is as long as `lengths` says, or 1.
 
-    `batch` goes to symbols that lead an input and stand nowhere else in any input; without it they are 1.
-    Where every leading dimension is the same hard-coded number, `batch` replaces it.
+    `batch` goes to symbols that are called batch, or lead an input and stand nowhere else in any input;
+    without it they are 1. Where every leading dimension is the same hard-coded number, `batch` replaces it.
 
     Raises:
-        InvalidRequest: a number below 1, an impossible shape, or a batch that the graph cannot take.
+        InvalidRequest: a number below 1, an impossible shape, or a batch that the graph cannot take or that
+            `dims` or `input_shapes` contradict.
         UnknownName: an input or a symbol that the graph does not have.
         UnboundSymbol: symbols are left; the message lists all of them with the flags that bind them.
         InvalidGraph: an input that is no tensor or has a negative dimension.
@@ -61,15 +65,14 @@ def bind(
     nested = {info.name for info in given if info.type.WhichOneof("value") in _NESTED}
     _check_names(file_symbols(model) if dims else set(), declared, dims, input_shapes)
     _check_positive(batch, dims, input_shapes)
-    numbers = _from_shapes(declared, input_shapes)
-    numbers.update((name, number) for name, number in dims.items() if name not in numbers)
+    numbers = _from_shapes(declared, dims, input_shapes)
     shapes = {name: tuple(input_shapes.get(name, known.dims or ())) for name, known in declared.items()}
     axes = {name: _batch_axis(known.dims) for name, known in declared.items()}
     leading = _batch_symbols(shapes, numbers, axes)
     numbers.update(dict.fromkeys(leading, 1 if batch is None else batch))
     replaced = None
     if batch is not None and not leading:
-        replaced = _replaceable(declared, input_shapes, batch)
+        replaced = _replaceable(declared, input_shapes, axes, batch)
     inputs: dict[str, TensorType] = {}
     missing: dict[str, list[str]] = {}
     for name, known in declared.items():
@@ -77,7 +80,7 @@ def bind(
             missing.setdefault("", []).append(name)
             continue
         bound = [_number(dim, numbers) for dim in shapes[name]]
-        if bound and shapes[name][0] is None:
+        if bound and axes[name] == 0 and shapes[name][0] is None:
             bound[0] = 1 if batch is None else batch
         if replaced is not None and bound and name not in input_shapes:
             bound[0] = batch
@@ -92,7 +95,10 @@ def bind(
     if missing:
         raise _unbound(missing)
     notes = [_empty_notice(name) for name, known in inputs.items() if known.dims and known.dims[0] == 0]
-    size = _batch_of(inputs, shapes, leading, axes)
+    counted = _counted(inputs, shapes, leading, axes)
+    size = _samples(inputs[counted], axes[counted]) if counted else 1
+    if batch is not None and size != batch:
+        raise _contradiction(batch, size, counted, axes, declared, input_shapes)
     _wrap_containers(model, inputs, lengths, notes)
     if replaced is None:
         return Binding(inputs, numbers, size, notes=tuple(notes))
@@ -222,15 +228,24 @@ def _check_positive(
 
 
 def _from_shapes(
-    declared: Mapping[str, TensorType], input_shapes: Mapping[str, tuple[int, ...]]
+    declared: Mapping[str, TensorType],
+    dims: Mapping[str, int],
+    input_shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, int]:
-    """Numbers of symbols that the given input shapes determine."""
-    numbers: dict[str, int] = {}
+    """`dims` and the numbers of symbols that the given input shapes determine."""
+    numbers = dict(dims)
     for name, shape in input_shapes.items():
         for dim, size in zip(declared[name].dims or (), shape, strict=False):
-            if isinstance(dim, str) and numbers.setdefault(dim, size) != size:
+            if not isinstance(dim, str):
+                continue
+            known = _number(dim, numbers)
+            if known is None and symbols_of(dim) == {dim}:
+                numbers[dim] = size
+            elif known is not None and known != size:
+                other = "--dim" if symbols_of(dim) & dims.keys() else "another input shape"
                 raise InvalidRequest(
-                    f"the input shapes give dimension {dim!r} both {numbers[dim]} and {size}",
+                    f"input shape {name}={'x'.join(map(str, shape))} gives dimension {dim!r} {size}, but it "
+                    f"is {known} by {other}; make them agree, or leave one out",
                     field=f"input_shapes.{name}",
                 )
     return numbers
@@ -269,11 +284,14 @@ def _batch_symbols(
 def _replaceable(
     declared: Mapping[str, TensorType],
     input_shapes: Mapping[str, tuple[int, ...]],
+    axes: Mapping[str, int],
     batch: int,
 ) -> int | None:
     """The hard-coded leading dimension to replace by `batch`; None when there is nothing to replace."""
     first = {
-        name: known.dims[0] for name, known in declared.items() if known.dims and name not in input_shapes
+        name: known.dims[axes[name]]
+        for name, known in declared.items()
+        if known.dims and name not in input_shapes
     }
     sizes = {name: size for name, size in first.items() if isinstance(size, int)}
     if len(sizes) < len(first) or not sizes or set(sizes.values()) == {batch}:
@@ -292,23 +310,51 @@ def _number(dim: Dim, numbers: Mapping[str, int]) -> int | None:
     return evaluate(dim, numbers) if isinstance(dim, str) else dim
 
 
-def _batch_of(
+def _counted(
     inputs: Mapping[str, TensorType],
     shapes: Mapping[str, tuple[Dim, ...]],
     leading: Iterable[str],
     axes: Mapping[str, int],
-) -> int:
-    """Samples of the first input that carries the batch symbol, else of the first that has one."""
+) -> str:
+    """The input that counts samples: the first with the batch symbol, else the first with any; or ""."""
     symbols = set(leading)
     carrying = [name for name, dims in shapes.items() if dims and dims[axes[name]] in symbols]
     carrying += [name for name, axis in axes.items() if axis]
-    for name in (*carrying, *inputs):
-        shape = inputs[name].shape
-        # An empty input has no samples; one is what a rate can be given for.
-        axis = axes[name]
-        if shape and shape[axis]:
-            return shape[axis]
-    return 1
+    # An empty input has no samples.
+    return next((name for name in (*carrying, *inputs) if _samples(inputs[name], axes[name])), "")
+
+
+def _samples(known: TensorType, axis: int) -> int:
+    return known.shape[axis] if known.shape else 0
+
+
+def _contradiction(
+    batch: int,
+    size: int,
+    counted: str,
+    axes: Mapping[str, int],
+    declared: Mapping[str, TensorType],
+    input_shapes: Mapping[str, tuple[int, ...]],
+) -> InvalidRequest:
+    if not counted:
+        return InvalidRequest(f"batch is {batch}, but no input of this graph counts samples", field="batch")
+    dims = declared[counted].dims
+    dim = dims[axes[counted]] if dims else None
+    if counted in input_shapes:
+        source = f"--input-shape {counted}={'x'.join(map(str, input_shapes[counted]))} holds {size} samples"
+    elif isinstance(dim, str):
+        source = f"--dim makes {dim!r}, which counts samples, {size}"
+    else:
+        return InvalidRequest(
+            f"batch is {batch}, but the file fixes {size} samples in input {counted!r} and leaves others "
+            "open; give the shape of every input with --input-shape NAME=...",
+            field="batch",
+        )
+    return InvalidRequest(
+        f"batch is {batch} (of one replica and microbatch, where a plan splits it), but {source}; make them "
+        "agree, or leave one out",
+        field="batch",
+    )
 
 
 def _unbound(missing: Mapping[str, list[str]]) -> UnboundSymbol:

@@ -15,6 +15,7 @@ from predictor.features.collector import without_collection
 from predictor.features.fingerprint import fingerprint
 from predictor.features.graph import Graph
 from predictor.features.reading.binding import bind, file_symbols
+from predictor.features.reading.body_weights import with_outer_weights
 from predictor.features.reading.cleanup import clean_up
 from predictor.features.reading.hints import NO_HINTS, split_dims
 from predictor.features.reading.model_file import ModelSource, load_model
@@ -39,9 +40,9 @@ def read_graph(
     Args:
         source: path of an .onnx file, or its bytes. External weight files may be absent.
         batch: number for the leading dimension of the inputs; None keeps the file's own, or 1 where symbolic.
-        dims: numbers for symbolic dimensions by name; they override `batch`. Beside them, what depends on
-            data (predictor.features.reading.hints): sizes, trip counts, branches, elements of integer inputs.
-        input_shapes: whole shapes by input name; they override both.
+        dims: numbers for symbolic dimensions by name. Beside them, what depends on data
+            (predictor.features.reading.hints): sizes, trip counts, branches, elements of integer inputs.
+        input_shapes: whole shapes by input name. Numbers that contradict each other are refused.
 
     Raises:
         InvalidGraph: not ONNX, damaged, badly wired, or shapes that depend on data.
@@ -77,8 +78,8 @@ def _graph_of(
     dims: Mapping[str, int],
     input_shapes: Mapping[str, tuple[int, ...]],
 ) -> Graph:
+    model = with_outer_weights(inline_functions(model))
     check_initializers(model.graph)
-    model = inline_functions(model)
     opsets = {normal_domain(item.domain): item.version for item in model.opset_import}
     numbers, hints = split_dims(dims, file_symbols(model)) if dims else ({}, NO_HINTS)
     binding = bind(model, batch, numbers, input_shapes, hints.lengths)

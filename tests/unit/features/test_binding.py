@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from onnx import ModelProto
 
@@ -41,12 +43,56 @@ def test_a_hard_coded_batch_is_kept_by_default() -> None:
     assert read_graph(image_model(4, 3, 8, 8)).batch == 4
 
 
-def test_dims_override_batch_and_input_shapes_override_dims() -> None:
+def test_numbers_that_agree_may_be_given_twice() -> None:
     data = image_model("N", 3, "H", 8)
-    assert read_graph(data, batch=2, dims={"N": 5, "H": 8}).batch == 5
-    graph = read_graph(data, batch=2, dims={"N": 5, "H": 8}, input_shapes={"image": (7, 3, 16, 8)})
+    graph = read_graph(data, batch=7, dims={"N": 7, "H": 16}, input_shapes={"image": (7, 3, 16, 8)})
     assert graph.values["image"].shape == (7, 3, 16, 8)
     assert graph.batch == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch": 2, "dims": {"N": 5, "H": 8}}, r"batch is 2 .*--dim makes 'N', which counts samples, 5"),
+        (
+            {"batch": 2, "input_shapes": {"image": (5, 3, 8, 8)}},
+            r"batch is 2 .*image=5x3x8x8 holds 5 samples",
+        ),
+        ({"dims": {"H": 9}, "input_shapes": {"image": (5, 3, 8, 8)}}, "'H' 8, but it is 9 by --dim"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_never_settled_in_silence(
+    given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        read_graph(image_model("N", 3, "H", 8), **given)
+
+
+def test_an_input_shape_that_an_expression_contradicts_is_refused() -> None:
+    data = image_model("N", 3, "16*H", 8)
+    assert read_graph(data, dims={"H": 2}, input_shapes={"image": (1, 3, 32, 8)}).batch == 1
+    with pytest.raises(InvalidRequest, match=r"'16\*H' 33, but it is 32 by --dim"):
+        read_graph(data, dims={"H": 2}, input_shapes={"image": (1, 3, 33, 8)})
+
+
+def test_a_batch_that_a_hard_coded_input_contradicts_is_refused() -> None:
+    """One input fixes its samples, another is open: the batch has nowhere to go."""
+    with pytest.raises(InvalidRequest, match="fixes 1 samples in input 'ids'"):
+        read_graph(text_model(1, 5, positions=("L",)), batch=8, dims={"L": 5})
+
+
+@pytest.mark.parametrize("batch", [None, 8])
+def test_a_first_size_is_no_batch_where_a_later_one_is_called_batch(batch: int | None) -> None:
+    b = GraphBuilder()
+    model = ModelProto.FromString(b.build([b.relu(b.input("x", ("seq", "batch", 512)))]))
+    first = model.graph.input[0].type.tensor_type.shape.dim[0]
+    first.ClearField("dim_param")
+    with pytest.raises(UnboundSymbol, match="--input-shape x="):
+        read_graph(model.SerializeToString(), batch=batch)
+    first.dim_value = 10
+    graph = read_graph(model.SerializeToString(), batch=batch, dims={"batch": 8})
+    assert graph.values["x"].shape == (10, 8, 512)
+    assert graph.batch == 8
 
 
 def test_an_input_shape_binds_its_symbols_in_other_inputs() -> None:
@@ -152,7 +198,7 @@ def test_absurd_batches_are_refused_in_one_line(batch: int) -> None:
 
 def test_contradicting_input_shapes_are_refused() -> None:
     data = text_model("N", "L", positions=("N", "L"))
-    with pytest.raises(InvalidRequest, match="both 9 and 8"):
+    with pytest.raises(InvalidRequest, match="'L' 8, but it is 9 by another input shape"):
         read_graph(data, input_shapes={"ids": (2, 9), "positions": (2, 8)})
 
 
