@@ -74,6 +74,8 @@ class Graph:
         fingerprint: `sha256:...` of the canonical structure: independent of names and of the file's node
         order.
         notes: what reading assumed: sizes that depend on data, trip counts, branches.
+        resident: those of `buffers` that no node reads and that are kept all the same: weights of a branch
+        that another iteration may take.
     """
 
     nodes: tuple[Node, ...]
@@ -88,6 +90,7 @@ class Graph:
     fingerprint: str
     name: str = ""
     notes: tuple[Notice, ...] = ()
+    resident: tuple[str, ...] = ()
 
     @property
     def parameter_count(self) -> int:

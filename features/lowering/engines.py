@@ -79,7 +79,7 @@ def fuse_for_engine(graph: Graph, engine: Engine) -> Graph:
         step(draft, engine)
         draft.drop_dead()
         graph = draft.finish()
-    read = {name for node in graph.nodes for name in node.inputs}.union(graph.outputs)
+    read = {name for node in graph.nodes for name in node.inputs}.union(graph.outputs, graph.resident)
     # What was folded or computed beforehand is not kept beside its result.
     return replace(graph, parameters=graph.parameters & read, buffers=graph.buffers & read)
 

@@ -134,7 +134,7 @@ def _without(graph: Graph, pieces: Segments, removed: set[int], renamed: Mapping
         for node in graph.nodes
         if node.name not in gone
     )
-    read = {name for node in nodes for name in node.inputs}
+    read = {name for node in nodes for name in node.inputs}.union(graph.resident)
     unread = {name for name in (graph.parameters | graph.buffers) if name not in read}
     dropped = outputs | unread
     name = f"{graph.fingerprint}|thin|{len(nodes)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, inliner
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, helper, inliner
 
 from predictor.features.reading.onnx_inference import find_schema
 from predictor.features.reading.structure import bodies_of
@@ -30,7 +30,6 @@ class Opened:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[NodeProto, ...]
-    initializers: tuple[TensorProto, ...] = ()
     declared: Mapping[str, TypeProto] = field(default_factory=dict)
     captured: tuple[tuple[str, ...], ...] | None = None
     moved: int = 0
@@ -46,7 +45,6 @@ def open_body(body: GraphProto, prefix: str, given: Mapping[str, str] | None = N
         inputs=tuple(info.name for info in copy.input),
         outputs=tuple(info.name for info in copy.output),
         nodes=tuple(copy.node),
-        initializers=tuple(copy.initializer),
         declared={info.name: info.type for info in (*copy.value_info, *copy.output)},
         captured=tuple(captured),
         moved=renaming.moved,
@@ -118,16 +116,13 @@ class _Renaming:
     ) -> tuple[dict[str, None], list[tuple[str, ...]]]:
         """Renames one graph; the outer values that it reads, and those that each node's bodies capture."""
         prefix, names = self.prefix, self.names
-        defined = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
-        defined.extend(_written(graph.node))
+        defined = [*(value.name for value in graph.input), *_written(graph.node)]
         own = {name: prefix + name for name in defined}
         own.update(given)
         hidden = {name: names[name] for name in own if name in names}
         names.update(own)
         for value in (*graph.input, *graph.output, *graph.value_info):
             value.name = names.get(value.name, value.name)
-        for tensor in graph.initializer:
-            tensor.name = names[tensor.name]
         captured = self.nodes(graph.node)
         local = set(own.values()).difference(given.values())
         read: dict[str, None] = {}

@@ -34,7 +34,7 @@ def clean_up(graph: Graph) -> Graph:
     used = dict.fromkeys(graph.inputs)
     for node in kept:
         used.update(dict.fromkeys((*node.inputs, *node.outputs)))
-    used.update(dict.fromkeys(outputs))
+    used.update(dict.fromkeys((*outputs, *graph.resident)))
     read = {name for node in kept for name in node.inputs}.union(outputs)
     used.pop("", None)
     written = {name for node in kept for name in node.outputs}
@@ -46,8 +46,8 @@ def clean_up(graph: Graph) -> Graph:
         # Nobody reads the others, and how large they are, or what they are called, cannot be known.
         inputs=tuple(name for name in graph.inputs if name and (name in graph.values or name in read)),
         outputs=outputs,
-        parameters=frozenset(name for name in leaves if name in graph.parameters),
-        buffers=frozenset(name for name in leaves if name not in graph.parameters),
+        parameters=frozenset(name for name in leaves if name in graph.parameters and name in read),
+        buffers=frozenset(name for name in leaves if name not in graph.parameters or name not in read),
         constants={name: graph.constants[name] for name in leaves if name in graph.constants},
         fingerprint="",
     )

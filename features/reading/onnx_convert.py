@@ -43,6 +43,7 @@ def to_graph(model: ModelProto, binding: Binding, typed: TypedModel, opsets: Map
         fingerprint="",
         name=model.graph.name,
         notes=typed.notes,
+        resident=typed.resident,
     )
 
 

@@ -15,6 +15,7 @@ from predictor.features.collector import without_collection
 from predictor.features.fingerprint import fingerprint
 from predictor.features.graph import Graph
 from predictor.features.reading.binding import bind, file_symbols
+from predictor.features.reading.body_weights import with_outer_weights
 from predictor.features.reading.cleanup import clean_up
 from predictor.features.reading.hints import NO_HINTS, split_dims
 from predictor.features.reading.model_file import ModelSource, load_model
@@ -77,7 +78,7 @@ def _graph_of(
     dims: Mapping[str, int],
     input_shapes: Mapping[str, tuple[int, ...]],
 ) -> Graph:
-    model = inline_functions(model)
+    model = with_outer_weights(inline_functions(model))
     check_initializers(model.graph)
     opsets = {normal_domain(item.domain): item.version for item in model.opset_import}
     numbers, hints = split_dims(dims, file_symbols(model)) if dims else ({}, NO_HINTS)

@@ -22,6 +22,7 @@ from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.programs.rules import has_rule
 from predictor.features.reading.attributes import array_of, elem_type_of, read_attributes, tensor_contents
 from predictor.features.reading.binding import Binding
+from predictor.features.reading.body_weights import BodyWeights
 from predictor.features.reading.branches import Opened, open_function
 from predictor.features.reading.control import CONTROL_RULES, OPENING_LIMIT
 from predictor.features.reading.dim_expressions import evaluate
@@ -41,6 +42,7 @@ from predictor.features.reading.type_rules.operands import (
     TypeRule,
 )
 from predictor.features.reading.typed_model import TypedCall, TypedModel
+from predictor.features.reading.weights import external_tensor
 from predictor.registry import Registry
 from predictor.types import Notice
 
@@ -95,7 +97,8 @@ class _Walk:
         self.hints = hints
         self.types: dict[str, TensorType] = dict(binding.inputs)
         self.contents: dict[str, Array] = {}
-        self.initializers: list[str] = []
+        self.initializers: dict[str, None] = {}
+        self.resident: dict[str, None] = {}
         self.assumed: set[str] = set()
         """Values whose shape is a bound or rests on one."""
         self.inner_declared: dict[str, TensorType] = {}
@@ -124,15 +127,21 @@ class _Walk:
             self.add_initializer(tensor)
         for sparse in graph.sparse_initializer:
             self.types[sparse.values.name] = TensorType(sparse.values.data_type, tuple(sparse.dims))
-            self.initializers.append(sparse.values.name)
+            self.initializers[sparse.values.name] = None
         for name, known in self.types.items():
             self.check_size(name, known, None)
         typed = self.walk(graph.node)
         self.check_outputs()
         if self.hints:
             check_names(self.hints, self.binding.inputs, self.names)
-        notes = tuple(self.notes)
-        return TypedModel(tuple(typed), tuple(self.initializers), self.types, self.contents, notes)
+        return TypedModel(
+            tuple(typed),
+            tuple(self.initializers),
+            self.types,
+            self.contents,
+            tuple(self.notes),
+            tuple(self.resident),
+        )
 
     def given(self, calls: Sequence[Call]) -> Collection[str]:
         """Known values that the calls name: a body is small, and what is known may be much."""
@@ -187,8 +196,6 @@ class _Walk:
                 f"more than {_MOVED_LIMIT} nodes; nest them less deep, or move nodes out of them",
                 limit=OPENING_LIMIT,
             )
-        for tensor in opened.initializers:
-            self.add_initializer(tensor)
         for name, proto in opened.declared.items():
             self.inner_declared[name] = self.bound(read_type(proto))
         return self.walk(opened.nodes, opened.captured)
@@ -201,6 +208,13 @@ class _Walk:
             text = f"{stem}/{len(self.prefixes)}/"
         self.prefixes.add(text)
         return text
+
+    def keep(self, weights: BodyWeights, prefix: str) -> None:
+        for index, tensor in enumerate(weights.constants):
+            kept = external_tensor(f"{prefix}{index}", tensor.data_type, tensor.dims)
+            self.add_initializer(kept)
+            self.resident[kept.name] = None
+        self.resident.update(dict.fromkeys(weights.read & self.initializers.keys()))
 
     def note(self, code: str, message: str) -> None:
         if len(self.notes) < _NOTE_LIMIT:
@@ -235,7 +249,7 @@ class _Walk:
 
     def add_initializer(self, tensor: TensorProto) -> None:
         self.types[tensor.name] = TensorType(tensor.data_type, tuple(tensor.dims))
-        self.initializers.append(tensor.name)
+        self.initializers[tensor.name] = None
         array = tensor_contents(tensor)
         if array is not None:
             self.contents[tensor.name] = array

@@ -38,10 +38,14 @@ class TypedCall:
 
 @dataclass(frozen=True, slots=True)
 class TypedModel:
-    """Nodes in order, the type of every value that has one, and contents of small constants."""
+    """Nodes in order, the type of every value that has one, and contents of small constants.
+
+    `resident` are initializers that stay whether or not a node reads them.
+    """
 
     calls: tuple[TypedCall, ...]
     initializers: tuple[str, ...]
     types: Mapping[str, TensorType]
     contents: Mapping[str, Array]
     notes: tuple[Notice, ...] = ()
+    resident: tuple[str, ...] = ()

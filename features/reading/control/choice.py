@@ -8,6 +8,7 @@ from typing import Any
 from onnx import GraphProto
 
 from predictor.errors import InvalidInput
+from predictor.features.reading.body_weights import weights_of
 from predictor.features.reading.branches import Opened, aliases, open_body
 from predictor.features.reading.control.walker import CONTROL_RULES, OPENING_LIMIT, Walker, label_of
 from predictor.features.reading.structure import Call
@@ -22,11 +23,20 @@ def _if(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[TypedCa
         if isinstance(body := attributes.get(key), GraphProto) and len(body.output) >= len(call.outputs)
     }
     names = {call.node.name, *call.outputs}
-    chosen = _named_branch(walk, call, names)
+    chosen, is_certain = _named_branch(walk, call, names)
     if chosen is not None and chosen not in branches:
         return None
     prefix = walk.prefix(call)
+
+    def keep_all_but(taken: str) -> None:
+        # The next iteration may go the other way: its weights are on the device too.
+        for key, body in branches.items():
+            if key != taken:
+                walk.keep(weights_of(body), f"{prefix}{key}/kept/")
+
     if chosen is not None:
+        if not is_certain:
+            keep_all_but(chosen)
         opened = open_body(branches[chosen], prefix)
         return [*walk.enter(opened), *walk.walk(aliases(opened.outputs, call.outputs, prefix))]
     typed: dict[str, tuple[float, list[TypedCall], Opened]] = {}
@@ -49,6 +59,7 @@ def _if(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[TypedCa
         return None
     key = max(typed, key=lambda name: typed[name][0])
     _, calls, opened = typed[key]
+    keep_all_but(key)
     if not failures:
         walk.note(
             "BRANCH_ASSUMED",
@@ -58,12 +69,13 @@ def _if(walk: Walker, call: Call, attributes: Mapping[str, Any]) -> list[TypedCa
     return [*calls, *walk.walk(aliases(opened.outputs, call.outputs, prefix))]
 
 
-def _named_branch(walk: Walker, call: Call, names: set[str]) -> str | None:
+def _named_branch(walk: Walker, call: Call, names: set[str]) -> tuple[str | None, bool]:
+    """The branch that the caller or the condition names, and whether it is the same in every iteration."""
     if not names.isdisjoint(walk.hints.then_branches):
-        return "then_branch"
+        return "then_branch", False
     if not names.isdisjoint(walk.hints.else_branches):
-        return "else_branch"
+        return "else_branch", False
     condition = walk.contents.get(call.inputs[0]) if call.inputs else None
     if condition is None or condition.size != 1:
-        return None
-    return "then_branch" if bool(condition.ravel()[0]) else "else_branch"
+        return None, False
+    return ("then_branch" if bool(condition.ravel()[0]) else "else_branch"), True

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from onnx import GraphProto, NodeProto, TensorProto
 
+from predictor.features.reading.body_weights import BodyWeights
 from predictor.features.reading.branches import Opened
 from predictor.features.reading.hints import Hints
 from predictor.features.reading.structure import Call
@@ -43,7 +44,7 @@ class Walker(Protocol):
         """Types nodes and returns them, opened where they were."""
 
     def enter(self, opened: Opened) -> list[TypedCall]:
-        """Types an opened body: its weights become the graph's."""
+        """Types an opened body."""
 
     def prefix(self, call: Call) -> str:
         """A prefix that no other name has."""
@@ -56,6 +57,9 @@ class Walker(Protocol):
 
     def add_initializer(self, tensor: TensorProto) -> None:
         """Adds a leaf."""
+
+    def keep(self, weights: BodyWeights, prefix: str) -> None:
+        """Leaves that stay whoever reads them, under names that begin with `prefix`."""
 
 
 ControlRule: TypeAlias = Callable[[Walker, Call, Mapping[str, Any]], "list[TypedCall] | None"]
