@@ -1,9 +1,9 @@
 """Scaled dot-product attention in one kernel, and what surrounds it.
 
 FLOPs of the two products: 2 * B * H * pairs * (D + Dv), where `pairs` counts the scores that are computed: Lq
-* Lk, or the lower triangle when causal (fused kernels skip the rest). The gradient recomputes the scores: 2 *
-B * H * pairs * (3 D + 2 Dv). Traffic is q, k, v and the result; scores stay on the chip, one FP32 number per
-row is kept.
+* Lk, or the lower triangle when causal, or the band of it that a window leaves (fused kernels skip the
+rest). The gradient recomputes the scores: 2 * B * H * pairs * (3 D + 2 Dv). Traffic is q, k, v and the
+result; scores stay on the chip, one FP32 number per row is kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def attention_work(
 def attention_shape(op: OpView) -> AttentionShape:
     """From (q, k, v) with heads as an axis [B, H, L, D], or folded [B, L, H*D] and given as attributes.
 
-    Keys that an ONNX Attention carries along (input 4) come before the new ones.
+    Keys that an ONNX Attention carries along (input 4) come before the new ones. `window` is how many keys up
+    to its own a query sees.
     """
     q, k, v = op.input(0), op.input(1), op.input(2)
     past = op.optional(4) if op.domain == "" else None
@@ -73,6 +74,7 @@ def attention_shape(op: OpView) -> AttentionShape:
             q.shape[3],
             v.shape[3],
             causal,
+            op.integer("window"),
         )
     if len(q.shape) != 3 or len(k.shape) != 3 or len(v.shape) != 3 or not heads:
         raise InvalidGraph(
@@ -88,6 +90,7 @@ def attention_shape(op: OpView) -> AttentionShape:
         q.shape[2] // heads,
         v.shape[2] // kv_heads,
         causal,
+        op.integer("window"),
     )
 
 

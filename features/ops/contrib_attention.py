@@ -99,6 +99,7 @@ def _of_tokens(work: OpWork, shape: AttentionShape, tokens: int) -> OpWork:
 def group_query_attention(op: OpView) -> tuple[OpWork, ...]:
     """(query, key, value, past key, past value, ...): causal. Without keys the query holds all three.
 
+    `local_window_size` (-1: none) bounds how many keys up to its own a query sees.
     The rotation of queries and keys, where asked for, runs inside: 3 FLOPs an element. Sparse attention is
     priced as if dense: which blocks are kept is data.
     """
@@ -109,7 +110,8 @@ def group_query_attention(op: OpView) -> tuple[OpWork, ...]:
     new = key.shape[1] if key is not None and len(key.shape) == 3 else length
     value_width = value.shape[2] // kv_heads if value is not None and len(value.shape) == 3 else width
     kv_length = new + _cached(op, 3)
-    shape = AttentionShape(samples, heads, kv_heads, length, kv_length, width, value_width, True)
+    window = max(0, op.integer("local_window_size"))
+    shape = AttentionShape(samples, heads, kv_heads, length, kv_length, width, value_width, True, window)
     work = fused_attention(op, shape, _given(op, 0, 1, 2, 3, 4), op.present_outputs)
     if op.integer("do_rotary"):
         rotated = samples * width * (length * heads + new * kv_heads)

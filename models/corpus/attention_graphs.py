@@ -2,30 +2,23 @@
 
 A pass over lowered graphs. Exports of today call one kernel that keeps no scores; the jobs of 2021 and 2022
 kept them twice, in FP32 for the softmax's gradient and in 16 bits for the product's (autocast's op lists).
-torch.matmul copies operands whose heads do not follow one another, or that stand for many by broadcasting
-(at::matmul expands and reshapes them), and the products keep the copies.
+torch.matmul copies operands whose heads do not follow one another, and the products keep the copies.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 from predictor.features.dtype import DType
 from predictor.features.graph import Attribute, Graph, Node, Value
 
 
 def written_out(graph: Graph) -> Graph:
-    """`graph` whose `Attention` nodes over [batch, heads, positions, width] are single operators.
-
-    Batched products whose operands are broadcast get copies of them.
-    """
+    """`graph` whose `Attention` nodes over [batch, heads, positions, width] are single operators."""
     values, nodes = dict(graph.values), list[Node]()
     for node in graph.nodes:
         if node.op_type == "Attention" and _is_plain(graph, node):
             nodes += _parts(values, node)
-        elif node.op_type == "MatMul":
-            nodes += _with_copies(values, node)
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes), values=values)
@@ -38,29 +31,6 @@ def _is_plain(graph: Graph, node: Node) -> bool:
     """Operands have four dimensions, and as many heads for keys as for queries."""
     shapes = [graph.values[name].shape for name in node.inputs[:3]]
     return all(len(shape) == _RANK for shape in shapes) and shapes[0][1] == shapes[1][1] == shapes[2][1]
-
-
-def _with_copies(values: dict[str, Value], node: Node) -> list[Node]:
-    """The product behind copies of operands that are smaller than its batch of products."""
-    found: list[Node] = []
-    inputs = list(node.inputs)
-    batch = values[node.outputs[0]].shape[:-2]
-    shapes = [values[name].shape for name in inputs]
-    # With a plain matrix the product is one call on the other's rows.
-    if min(map(len, shapes)) <= _MATRIX:
-        return [node]
-    for place, shape in enumerate(shapes):
-        if prod(shape[:-2]) == prod(batch):
-            continue
-        name, whole = f"{node.name}.{place}", (*batch, *shape[-2:])
-        for part, kind, domain in (("many", "Expand", ""), ("copied", "Contiguous", "perfcast")):
-            values[f"{name}.{part}"] = Value(f"{name}.{part}", whole, values[inputs[place]].dtype)
-            found.append(Node(f"{name}.{part}", kind, (inputs[place],), (f"{name}.{part}",), domain))
-            inputs[place] = f"{name}.{part}"
-    return [*found, replace(node, inputs=tuple(inputs))]
-
-
-_MATRIX = 2
 
 
 def _parts(values: dict[str, Value], node: Node) -> list[Node]:

@@ -2,8 +2,10 @@
 
 The implementations call the framework's fused kernel where a family supports it: that is ONNX's `Attention`
 (opset 23) here. A purely causal layer carries the flag and no mask, so only the lower triangle is counted.
-With any mask (a window shorter than the sequence, a position bias) the kernel computes all scores, and heads
-that share keys are copied for every query first. Families without the fused kernel are written out.
+A window shorter than the sequence is perfcast::Attention with the band of that triangle, as kernels that know
+windows compute it (flash attention, serving engines): a window never costs more than none. With a position
+bias the kernel computes all scores, and heads that share keys are copied for every query first. Families
+without the fused kernel are written out, their windows as masks.
 """
 
 from __future__ import annotations
@@ -162,24 +164,38 @@ class Attention:
         Keys and values may be longer than queries, which are the last tokens then.
         """
         b, length, keys = job.b, query.size(2), key.size(2)
-        windowed = self.window is not None and self.window < keys
-        needs_mask = windowed or self.written_out or position_bias is not None
-        mask = causal_mask(job, length, keys, self.window) if self.causal and needs_mask else None
+        masked = self.written_out or position_bias is not None
         groups = self.heads // self.kv_heads
         wide = key.size(-1) != value.size(-1) or key.size(-1) > _WIDEST_SHARED_HEAD
-        if groups > 1 and (wide or needs_mask):
+        if groups > 1 and (wide or masked):
             key, value = repeat_heads(b, key, groups), repeat_heads(b, value, groups)
+        mask = causal_mask(job, length, keys, self.window) if self.causal and masked else None
         if self.written_out:
             return self._written_out(b, query, key, value, mask, position_bias)
         if position_bias is not None:
             mask = (
                 position_bias if mask is None else b.op("Where", [mask, position_bias, b.constant(_LOWEST)])
             )
+            return b.op("Attention", [query, key, value, mask], scale=self.scale)
+        if self.window is not None and self.window < keys:
+            return self._windowed(b, query, key, value)
         # A single token after cached ones sees them all.
         triangle = self.causal and (length > 1 or job.past is None)
-        causal = 1 if triangle and mask is None else None
-        mixed: Tensor = b.op("Attention", [query, key, value, mask], is_causal=causal, scale=self.scale)
+        mixed: Tensor = b.op(
+            "Attention", [query, key, value], is_causal=1 if triangle else None, scale=self.scale
+        )
         return mixed
+
+    def _windowed(self, b: GraphBuilder, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return b.op(
+            "Attention",
+            [query, key, value],
+            domain="perfcast",
+            causal=int(self.causal),
+            window=self.window,
+            heads=self.heads,
+            kv_heads=key.size(1),
+        )
 
     def _projected(self, b: GraphBuilder, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         wide, narrow = self.heads * self.head_dim, self.kv_heads * self.head_dim

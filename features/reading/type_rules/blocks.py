@@ -63,3 +63,11 @@ def _latent_attention(op: Operands) -> _Types:
     if query is None or len(query) != 4:
         return (_UNKNOWN,)
     return (TensorType(op.elem_type(0), (*query[:3], op.integer("value_width"))),)
+
+
+@TYPES_AFTER_ONNX.register("perfcast", "Attention")
+def _attention(op: Operands) -> _Types:
+    query, value = op.dims(0), op.dims(2)
+    if query is None or value is None or len(query) != 4 or len(value) != 4:
+        return (_UNKNOWN,)
+    return (TensorType(op.elem_type(0), (*query[:3], value[3])),)

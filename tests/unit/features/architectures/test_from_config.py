@@ -102,18 +102,36 @@ def test_causal_layers_count_the_lower_triangle_and_share_keys_in_the_kernel() -
     assert one.matrix_flops == 2 * 2 * 4 * (16 * 17 // 2) * (16 + 16)
 
 
-def test_a_window_masks_only_sequences_beyond_it() -> None:
+def test_a_window_leaves_a_band_of_sequences_beyond_it() -> None:
     values = {**LLAMA, "model_type": "mistral", "sliding_window": 8}
-    assert {shape.causal for shape in attention_shapes(values, 8)} == {True}
-    masked = attention_shapes(values, 16)
-    assert {(shape.causal, shape.kv_heads) for shape in masked} == {(False, 4)}
+    assert {shape.window for shape in attention_shapes(values, 8)} == {0}
+    banded = attention_shapes(values, 16)
+    assert {(shape.window, shape.kv_heads, shape.pairs) for shape in banded} == {(8, 2, 36 + 8 * 8)}
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "phi3", "gemma3_text", "gemma2", "starcoder2"])
+def test_a_window_never_costs_more_than_none(model_type: str) -> None:
+    values = {**LLAMA, "model_type": model_type, "num_hidden_layers": 6}
+
+    def total(window: int) -> tuple[int, int, int]:
+        asked = read_graph(from_config({**values, "sliding_window": window}, batch=2, sequence=64))
+        found = works(asked)
+        return (
+            sum(work.matrix_flops for work in found),
+            sum(work.read_bytes + work.write_bytes for work in found),
+            len(found),
+        )
+
+    wide = total(4096)
+    for window in (4, 32, 63, 64):
+        assert all(a <= b for a, b in zip(total(window), wide, strict=True)), window
 
 
 def test_a_window_that_is_switched_off_is_none() -> None:
     values = {**LLAMA, "model_type": "qwen2", "sliding_window": 8}
-    assert {shape.causal for shape in attention_shapes(values, 16)} == {True}
+    assert {shape.window for shape in attention_shapes(values, 16)} == {0}
     used = {**values, "use_sliding_window": True, "max_window_layers": 1}
-    assert [shape.causal for shape in attention_shapes(used, 16)] == [True, False]
+    assert [shape.window for shape in attention_shapes(used, 16)] == [0, 8]
 
 
 def test_gemma_alternates_windows_as_its_pattern_says() -> None:
@@ -124,10 +142,10 @@ def test_gemma_alternates_windows_as_its_pattern_says() -> None:
         "sliding_window": 8,
         "sliding_window_pattern": 3,
     }
-    causal = [shape.causal for shape in attention_shapes(values, 16)]
-    assert causal == [False, False, True, False, False, True]
+    windows = [shape.window for shape in attention_shapes(values, 16)]
+    assert windows == [8, 8, 0, 8, 8, 0]
     listed = {**values, "layer_types": ["full_attention"] * 5 + ["sliding_attention"]}
-    assert [shape.causal for shape in attention_shapes(listed, 16)] == [True] * 5 + [False]
+    assert [shape.window for shape in attention_shapes(listed, 16)] == [0] * 5 + [8]
 
 
 def test_latent_attention_has_heads_of_two_sizes() -> None:
