@@ -35,6 +35,7 @@ from predictor.types import Explanation, Prediction
 from predictor.units import MIB
 from predictor.v1 import candidate_pb2
 from predictor.v1 import catalog_service_pb2 as catalog_pb
+from predictor.v1 import fit_service_pb2 as fit_pb
 from predictor.v1 import graph_service_pb2 as graph_pb
 from predictor.v1 import plan_service_pb2 as plan_pb
 from predictor.v1 import prediction_service_pb2 as pb
@@ -46,6 +47,7 @@ from predictor.wire.request import request_to_proto
 from predictor.wire.status import status_to_error
 
 if TYPE_CHECKING:
+    from predictor.fits import Change, FitAnswer
     from predictor.search.search import Goal, SearchResult
     from predictor.search.tables import ScalingPoint, ThroughputRow
 
@@ -215,6 +217,29 @@ class RemotePredictor:
         def ask(candidate: candidate_pb2.Candidate) -> list[ScalingPoint]:
             message = plan_pb.ScalingCurveRequest(candidate=candidate, replicas=replicas, weak=weak)
             return wire.curve_from_proto(self._call(PlanServiceStub(self._connect()).ScalingCurve, message))
+
+        return self._with_upload(request, ask)
+
+    def fit(self, request: PredictionRequest, *, axis: str = "batch", probability: float = 0.9) -> FitAnswer:
+        """The largest size with which the job fits. Raises as `search_plans`."""
+        from predictor.v1.fit_service_pb2_grpc import FitServiceStub
+        from predictor.wire.fit import fit_from_proto
+
+        def ask(candidate: candidate_pb2.Candidate) -> FitAnswer:
+            message = fit_pb.FindFitRequest(candidate=candidate, axis=axis, probability=probability)
+            return fit_from_proto(self._call(FitServiceStub(self._connect()).FindFit, message))
+
+        return self._with_upload(request, ask)
+
+    def changes_to_fit(self, request: PredictionRequest, probability: float = 0.9) -> list[Change]:
+        """What to change so that the job fits. Raises as `search_plans`."""
+        from predictor.v1.fit_service_pb2_grpc import FitServiceStub
+        from predictor.wire.fit import changes_from_proto
+
+        def ask(candidate: candidate_pb2.Candidate) -> list[Change]:
+            message = fit_pb.FindChangesRequest(candidate=candidate, probability=probability)
+            found = self._call(FitServiceStub(self._connect()).FindChanges, message)
+            return changes_from_proto(found, request)
 
         return self._with_upload(request, ask)
 

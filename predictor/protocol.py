@@ -10,6 +10,7 @@ from predictor.request import PredictionRequest
 from predictor.types import Explanation, Prediction
 
 if TYPE_CHECKING:
+    from predictor.fits import Change, FitAnswer
     from predictor.search.search import Goal, SearchResult
     from predictor.search.tables import ScalingPoint, ThroughputRow
 
@@ -58,6 +59,14 @@ class Forecaster(Protocol):
         self, request: PredictionRequest, replicas: Sequence[int], *, weak: bool = False
     ) -> list[ScalingPoint]:
         """Times of the request's plan with other numbers of replicas. Raises PerfcastError."""
+        ...
+
+    def fit(self, request: PredictionRequest, *, axis: str = "batch", probability: float = 0.9) -> FitAnswer:
+        """The largest batch, or symbolic dimension, with which the job fits. Raises PerfcastError."""
+        ...
+
+    def changes_to_fit(self, request: PredictionRequest, probability: float = 0.9) -> list[Change]:
+        """What to change so that the job fits, the fastest first. Raises PerfcastError."""
         ...
 
     def add_graph(self, data: bytes) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import exp, floor, isfinite, log
+from math import exp, floor, log
 from statistics import NormalDist
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from predictor.errors import InvalidInput, InvalidRequest
 from predictor.features.graph import Graph
 from predictor.features.programs.memory_timeline import Line
 from predictor.features.programs.scaling import SizedPrograms
+from predictor.fits import PROBABILITY, FitAnswer, FitPoint, check_probability
 from predictor.models.memory.peak import ForwardWork, forward_work, mixed_forward
 from predictor.parallel.rank_program import RankProgram
 from predictor.request import PredictionRequest
@@ -32,7 +33,6 @@ BATCH, LAYERS, SEQUENCE = "batch", "layers", "sequence"
 _LAYER_FIELDS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _MOST_LAYERS = 1024
 _TOKENS = 512
-PROBABILITY = 0.9
 LIMIT = 2**20
 """Values beyond it are not looked at."""
 _PROBES = 60
@@ -62,39 +62,6 @@ class Axis:
     start: int = 1
     limit: int = LIMIT
     degree: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class FitPoint:
-    """One size: the peak of the device that needs the most, and the chance that it fits."""
-
-    value: int
-    peak: Interval
-    probability: float
-
-
-@dataclass(frozen=True, slots=True)
-class FitAnswer:
-    """Where a job stops to fit.
-
-    Attributes:
-        axis, step: what grows, and by how much at least. wanted: probability asked for.
-        largest: the last size that fits; None where none does. beyond: one step more; None where nothing
-            larger was looked at, `stopped` says why.
-        asked: the request's own size. smallest: one step, looked at where the request's size does not fit.
-        capacity_bytes: of the device, as far as usable.
-    """
-
-    axis: str
-    step: int
-    wanted: float
-    largest: FitPoint | None
-    beyond: FitPoint | None
-    smallest: FitPoint | None
-    asked: FitPoint | None
-    capacity_bytes: float
-    device: str
-    stopped: str = ""
 
 
 class MemorySource(Protocol):
@@ -170,12 +137,7 @@ def fit(source: MemorySource, axis: Axis, probability: float = PROBABILITY) -> F
 
     Raises InvalidRequest (probability, an axis that changes nothing), and as `predict` for the smallest size.
     """
-    if isinstance(probability, bool) or not isinstance(probability, int | float) or not isfinite(probability):
-        raise InvalidRequest(f"fit: probability is {probability!r}; expected 0 to 1", field="probability")
-    if not 0 < probability < 1:
-        raise InvalidRequest(
-            f"fit: probability is {probability:g}; expected more than 0 and less than 1", field="probability"
-        )
+    check_probability(probability)
     search = _Search(source, axis, probability)
     last, stopped = search.run()
     costs = search.points

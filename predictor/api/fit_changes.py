@@ -13,9 +13,10 @@ from typing import Protocol
 from predictor.compose.memory import fit_probability
 from predictor.errors import PerfcastError
 from predictor.features.lowering.adapters import Adapters
+from predictor.fits import Change, check_probability
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
-from predictor.types import Interval, Mode, Offload, Precision, Prediction, Recompute
+from predictor.types import Mode, Offload, Precision, Prediction, Recompute
 
 _NARROW = frozenset({Precision.BF16, Precision.FP16, Precision.AMP})
 _MOST_PARTS = 1024
@@ -35,23 +36,6 @@ class Asked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One way to need less memory.
-
-    Attributes:
-        what: in words. request: the changed job; None where no request says it (adapters).
-        probability: that it fits. slowdown: iteration time over the unchanged job's.
-    """
-
-    what: str
-    request: PredictionRequest | None
-    peak: Interval
-    probability: float
-    slowdown: float
-    fits: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Step:
     """A change of a request; None where it changes nothing."""
 
@@ -62,8 +46,9 @@ class _Step:
 def changes(asked: Asked, request: PredictionRequest, probability: float) -> list[Change]:
     """Changes with which `request` fits with `probability`, the fastest first; else what comes nearest.
 
-    Raises as `predict` for the request itself.
+    Raises InvalidRequest (probability), and as `predict` for the request itself.
     """
+    check_probability(probability)
     base = asked.predict(request)
     steps = _training_steps(request) if request.mode is Mode.TRAIN else _inference_steps()
     found = [change for step in steps if (change := _tried(asked, base, request, (step,), probability))]

@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from predictor.api.fit import Axis, FitAnswer
-    from predictor.api.fit_changes import Change
+    from predictor.api.fit import Axis
     from predictor.api.memory_view import MemorySeries
     from predictor.api.plan_search import PlanSource
     from predictor.compose.memory import MemoryCost
     from predictor.compose.timeline import Timeline
     from predictor.features.lowering.adapters import Adapters
     from predictor.features.lowering.thin import ThinGraph
+    from predictor.fits import Change, FitAnswer
     from predictor.search.search import Goal, SearchResult
     from predictor.search.space import SearchSpace
 

@@ -71,9 +71,13 @@ def fit(
         source = from_config(config, sequence=sequence)
     request = job.request(source, device, batch, precision)
     with where.open() as predictor:
-        if not isinstance(predictor, Predictor):
-            raise typer.BadParameter("fits are searched in process: leave --server out")
-        found = predictor.fit(request, axis=_axis(request, config, axis, sequence), probability=probability)
+        if config is None:
+            found = predictor.fit(request, axis=_dimension(axis), probability=probability)
+        elif isinstance(predictor, Predictor):
+            grows = _axis(request, config, axis, sequence)
+            found = predictor.fit(request, axis=grows, probability=probability)
+        else:
+            raise typer.BadParameter("sizes of a config.json are searched in process: leave --server out")
         asked = found.asked
         as_it_is = asked is not None and asked.probability >= probability
         ways = predictor.changes_to_fit(request, probability) if changes or not as_it_is else []
@@ -85,13 +89,16 @@ def fit(
         data_console().print(fit_view(request, found, ways, opt.model_name(model)))
 
 
-def _axis(
-    request: PredictionRequest, config: dict[str, Any] | None, axis: str, sequence: int | None
-) -> str | Axis:
+def _axis(request: PredictionRequest, config: dict[str, Any], axis: str, sequence: int | None) -> str | Axis:
     from predictor.api.fit import LAYERS, SEQUENCE, config_axis
 
-    if config is not None and axis in (LAYERS, SEQUENCE):
-        return config_axis(request, config, axis, sequence)
+    return config_axis(request, config, axis, sequence) if axis in (LAYERS, SEQUENCE) else axis
+
+
+def _dimension(axis: str) -> str:
+    """`batch` or a dimension of an ONNX file. Raises a usage error."""
+    from predictor.api.fit import LAYERS
+
     if axis == LAYERS:
         raise typer.BadParameter("layers are counted in a config.json; give that instead of the ONNX file")
     return axis

@@ -8,10 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from predictor.api.fit import FitAnswer, FitPoint
-from predictor.api.fit_changes import Change
 from predictor.cli import text as txt
 from predictor.cli.fitted_table import FittedTable
+from predictor.fits import Change, FitAnswer, FitPoint
 from predictor.parallel.plan_text import format_plan
 from predictor.request import PredictionRequest
 

@@ -13,6 +13,7 @@ from predictor.api.plan_tables import check_devices
 from predictor.cache import Memo
 from predictor.errors import PerfcastError, UnknownGraph
 from predictor.features.reading.strip import strip_model
+from predictor.fits import PROBABILITY, Change, FitAnswer
 from predictor.protocol import Forecaster
 from predictor.request import PredictionRequest
 from predictor.search.search import Goal, SearchResult
@@ -104,6 +105,21 @@ class Answers:
         return self._with_models(
             request_from_proto(candidate),
             lambda request: self._predictor.scaling_curve(request, replicas, weak=weak),
+        )
+
+    def fit(self, candidate: candidate_pb2.Candidate, axis: str, probability: float | None) -> FitAnswer:
+        """Where the candidate's job stops to fit. Raises PerfcastError."""
+        wanted = PROBABILITY if probability is None else probability
+        return self._with_models(
+            request_from_proto(candidate),
+            lambda request: self._predictor.fit(request, axis=axis, probability=wanted),
+        )
+
+    def changes_to_fit(self, candidate: candidate_pb2.Candidate, probability: float | None) -> list[Change]:
+        """What makes the candidate's job fit. Raises PerfcastError."""
+        wanted = PROBABILITY if probability is None else probability
+        return self._with_models(
+            request_from_proto(candidate), lambda request: self._predictor.changes_to_fit(request, wanted)
         )
 
     def add_graph(self, data: bytes) -> StoredModel:

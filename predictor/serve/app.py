@@ -23,6 +23,7 @@ from predictor.errors import InvalidRequest
 from predictor.protocol import Forecaster
 from predictor.serve.answers import Answers
 from predictor.serve.catalog_servicer import CatalogServicer
+from predictor.serve.fit_servicer import FitServicer
 from predictor.serve.graph_servicer import GraphServicer
 from predictor.serve.graph_store import GraphStore
 from predictor.serve.interceptors import CallInterceptor, TokenInterceptor
@@ -33,6 +34,8 @@ from predictor.serve.settings import ServerSettings
 from predictor.v1 import (
     catalog_service_pb2,
     catalog_service_pb2_grpc,
+    fit_service_pb2,
+    fit_service_pb2_grpc,
     graph_service_pb2,
     graph_service_pb2_grpc,
     plan_service_pb2,
@@ -46,6 +49,7 @@ SERVICES = (
     graph_service_pb2.DESCRIPTOR.services_by_name["GraphService"].full_name,
     catalog_service_pb2.DESCRIPTOR.services_by_name["CatalogService"].full_name,
     plan_service_pb2.DESCRIPTOR.services_by_name["PlanService"].full_name,
+    fit_service_pb2.DESCRIPTOR.services_by_name["FitService"].full_name,
 )
 
 
@@ -112,6 +116,7 @@ def build_server(predictor: Forecaster, settings: ServerSettings) -> PerfcastSer
         )
         catalog_service_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogServicer(answers), server)
         plan_service_pb2_grpc.add_PlanServiceServicer_to_server(PlanServicer(answers, slots), server)
+        fit_service_pb2_grpc.add_FitServiceServicer_to_server(FitServicer(answers, slots), server)
         if settings.reflection:
             names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)

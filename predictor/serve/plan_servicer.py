@@ -4,12 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import grpc
 
-from predictor.errors import Unavailable
 from predictor.serve.answers import Answers
 from predictor.serve.prediction_servicer import StreamSlots
 from predictor.v1 import plan_service_pb2 as pb
@@ -30,7 +26,7 @@ class PlanServicer(PlanServiceServicer):
         """The best plans of a job."""
         goal = goal_from_proto(request.goal)
         most = request.max_devices if request.HasField("max_devices") else None
-        with self._turn(context):
+        with self._slots.turn(context):
             found = self._answers.search_plans(request.candidate, goal, most, tuple(request.cp) or (1,))
         return result_to_proto(found, request.request_id)
 
@@ -38,7 +34,7 @@ class PlanServicer(PlanServiceServicer):
         self, request: pb.ThroughputTableRequest, context: grpc.ServicerContext
     ) -> pb.ThroughputTableResponse:
         """The fastest plan by kind and number of devices."""
-        with self._turn(context):
+        with self._slots.turn(context):
             rows = self._answers.throughput_table(
                 request.candidate, tuple(request.device_ids), tuple(request.device_counts)
             )
@@ -48,16 +44,8 @@ class PlanServicer(PlanServiceServicer):
         self, request: pb.ScalingCurveRequest, context: grpc.ServicerContext
     ) -> pb.ScalingCurveResponse:
         """Times by number of replicas."""
-        with self._turn(context):
+        with self._slots.turn(context):
             points = self._answers.scaling_curve(
                 request.candidate, tuple(request.replicas), weak=request.weak
             )
         return curve_to_proto(points, request.request_id)
-
-    @contextmanager
-    def _turn(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """A slot, if the caller still waits. Raises Overloaded, Unavailable."""
-        with self._slots.hold():
-            if not context.is_active():
-                raise Unavailable("the caller's deadline passed before the search began")
-            yield

@@ -10,7 +10,7 @@ from threading import BoundedSemaphore
 
 import grpc
 
-from predictor.errors import Overloaded, PerfcastError
+from predictor.errors import Overloaded, PerfcastError, Unavailable
 from predictor.serve.answers import Answers
 from predictor.v1 import prediction_service_pb2 as pb
 from predictor.v1.prediction_service_pb2_grpc import PredictionServiceServicer
@@ -40,6 +40,14 @@ class StreamSlots:
             yield
         finally:
             self._free.release()
+
+    @contextmanager
+    def turn(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """A slot, if the caller still waits. Raises Overloaded, Unavailable."""
+        with self.hold():
+            if not context.is_active():
+                raise Unavailable("the caller's deadline passed before the search began")
+            yield
 
 
 class PredictionServicer(PredictionServiceServicer):

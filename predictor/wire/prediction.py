@@ -31,13 +31,13 @@ def prediction_to_proto(answer: Prediction) -> pb.Prediction:
     """The message of an answer."""
     coverage = answer.coverage
     return pb.Prediction(
-        iteration_time_s=_interval_to_proto(answer.iteration_time_s),
-        throughput_samples_per_s=_interval_to_proto(answer.throughput_samples_per_s),
-        device_peak_bytes=_interval_to_proto(answer.device_peak_bytes),
-        allocator_peak_bytes=_interval_to_proto(answer.allocator_peak_bytes),
+        iteration_time_s=interval_to_proto(answer.iteration_time_s),
+        throughput_samples_per_s=interval_to_proto(answer.throughput_samples_per_s),
+        device_peak_bytes=interval_to_proto(answer.device_peak_bytes),
+        allocator_peak_bytes=interval_to_proto(answer.allocator_peak_bytes),
         fits=answer.fits,
-        energy_j=_interval_to_proto(answer.energy_j),
-        average_power_w=_interval_to_proto(answer.average_power_w),
+        energy_j=interval_to_proto(answer.energy_j),
+        average_power_w=interval_to_proto(answer.average_power_w),
         time_breakdown_s=_parts_to_proto(answer.time_breakdown_s),
         memory_breakdown_bytes=_parts_to_proto(answer.memory_breakdown_bytes),
         energy_breakdown_j=_parts_to_proto(answer.energy_breakdown_j),
@@ -64,13 +64,13 @@ def prediction_from_proto(message: pb.Prediction) -> Prediction:
     """The answer of a message."""
     coverage = message.coverage
     return Prediction(
-        iteration_time_s=_interval_from_proto(message.iteration_time_s),
-        throughput_samples_per_s=_interval_from_proto(message.throughput_samples_per_s),
-        device_peak_bytes=_interval_from_proto(message.device_peak_bytes),
-        allocator_peak_bytes=_interval_from_proto(message.allocator_peak_bytes),
+        iteration_time_s=interval_from_proto(message.iteration_time_s),
+        throughput_samples_per_s=interval_from_proto(message.throughput_samples_per_s),
+        device_peak_bytes=interval_from_proto(message.device_peak_bytes),
+        allocator_peak_bytes=interval_from_proto(message.allocator_peak_bytes),
         fits=message.fits,
-        energy_j=_interval_from_proto(message.energy_j),
-        average_power_w=_interval_from_proto(message.average_power_w),
+        energy_j=interval_from_proto(message.energy_j),
+        average_power_w=interval_from_proto(message.average_power_w),
         time_breakdown_s=_parts_from_proto(message.time_breakdown_s),
         memory_breakdown_bytes=_parts_from_proto(message.memory_breakdown_bytes),
         energy_breakdown_j=_parts_from_proto(message.energy_breakdown_j),
@@ -110,11 +110,13 @@ def explanation_from_proto(message: _Explained) -> Explanation:
     return Explanation(prediction_from_proto(message.prediction), tuple(rows), tuple(exchanges))
 
 
-def _interval_to_proto(interval: Interval) -> pb.Interval:
+def interval_to_proto(interval: Interval) -> pb.Interval:
+    """The message of an interval."""
     return pb.Interval(value=interval.value, low=interval.low, high=interval.high, coverage=interval.coverage)
 
 
-def _interval_from_proto(message: pb.Interval) -> Interval:
+def interval_from_proto(message: pb.Interval) -> Interval:
+    """The interval of a message."""
     return Interval(message.value, message.low, message.high, message.coverage)
 
 

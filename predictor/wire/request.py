@@ -96,6 +96,18 @@ def request_from_proto(message: pb.Candidate) -> PredictionRequest:
     )
 
 
+def precision_to_proto(precision: Precision) -> pb.Precision:
+    """The number of a precision."""
+    number: Any = _ENUM_NUMBERS["precision"][precision]
+    return number
+
+
+def precision_from_proto(number: int) -> Precision:
+    """The precision of a number; FP32 where it is left open."""
+    found: Any = _CHOICES["precision"].get(number, Precision.FP32)
+    return found
+
+
 def _choices(message: pb.Candidate) -> dict[str, StrEnum]:
     found: dict[str, StrEnum] = {}
     for name, choices in _CHOICES.items():
