@@ -5,7 +5,8 @@
 `model_type` chooses the family, `architectures` the head (or `task` does). Every size comes from the
 configuration: heads of keys and values, latent ranks, experts, windows. Attention is one fused kernel where
 the reference implementation (transformers 5) calls one. With `past_length` it is one step of a decoder that
-carries a cache of keys and values. Counting: a causal layer computes the lower triangle
+carries a cache of keys and values. Weights are those of the precision asked for: a `quantization_config` is
+left out, and `left_out` says so. Counting: a causal layer computes the lower triangle
 of its scores, as fused kernels do, while torch's FlopCounterMode counts the whole square; every other product
 counts the same.
 """
@@ -127,6 +128,23 @@ def from_config(
 def read_fields(config: Mapping[str, Any] | str | os.PathLike[str]) -> Fields:
     """The fields of a configuration, or of the file at a path. Raises InvalidRequest for no JSON object."""
     return Fields(config) if isinstance(config, Mapping) else Fields(*_read(config))
+
+
+def left_out(config: Mapping[str, Any] | str | os.PathLike[str]) -> str:
+    """What a configuration asks for and its graph does not have, as one sentence; "" for nothing.
+
+    Raises InvalidRequest for no JSON object.
+    """
+    fields = read_fields(config)
+    quantised = fields.child("quantization_config")
+    if not fields.get("quantization_config"):
+        return ""
+    method = quantised.get("quant_method")
+    how = f" ({method})" if isinstance(method, str) else ""
+    return (
+        f"quantization_config{how} is left out: weights are priced in the precision that you ask for; an "
+        "export with quantised weights is priced as it is"
+    )
 
 
 def _check_cache(name: str, past_length: int | None, source_length: int | None) -> None:

@@ -87,6 +87,8 @@ def bind(
         if name in nested:
             bound = [1 if size is None else size for size in bound]
         for axis, (size, dim) in enumerate(zip(bound, shapes[name], strict=True)):
+            if size is None and isinstance(dim, str) and symbols_of(dim) <= numbers.keys():
+                raise _no_size(name, axis, dim, numbers)
             if size is None:
                 for symbol in symbols_of(dim) - numbers.keys() if isinstance(dim, str) else [""]:
                     missing.setdefault(symbol, []).append(f"{name}[{axis}]")
@@ -106,6 +108,15 @@ def bind(
         name: known if name in input_shapes else _led_by(known, replaced) for name, known in inputs.items()
     }
     return Binding(inputs, numbers, size, replaced, traced, tuple(notes))
+
+
+def _no_size(name: str, axis: int, dim: str, numbers: Mapping[str, int]) -> InvalidRequest:
+    given = ", ".join(f"{symbol}={numbers[symbol]}" for symbol in sorted(symbols_of(dim)))
+    return InvalidRequest(
+        f"input {name!r}: dimension {dim!r} at axis {axis} is no whole number for {given}; give other "
+        f"numbers with --dim, or the whole shape with --input-shape {name}=...",
+        field=f"input_shapes.{name}",
+    )
 
 
 def _check_signs(name: str, sizes: Iterable[int | None]) -> None:

@@ -82,8 +82,13 @@ def parse_model(data: bytes | mmap.mmap, label: str) -> ModelProto:
         )
     opsets = (*model.opset_import, *(item for function in model.functions for item in function.opset_import))
     for opset in opsets:
-        if not 0 <= opset.version <= _OPSET_LIMIT:
-            raise InvalidGraph(f"{label}: operator set version {opset.version} is none; the file is damaged")
+        # Domains of one's own may count from 0; ONNX's begin at 1.
+        least = 0 if opset.domain and not opset.domain.startswith("ai.onnx") else 1
+        if not least <= opset.version <= _OPSET_LIMIT:
+            raise InvalidGraph(
+                f"{label}: operator set version {opset.version} of {opset.domain or 'ai.onnx'} does not exist; "
+                "the file is damaged, or its exporter wrote no version"
+            )
     check_limits(model.graph, label)
     try:
         _check_text(model)

@@ -7,6 +7,7 @@ answer (7 µs a node).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -133,9 +134,15 @@ def _type_bytes(known: TensorType) -> bytes:
     return bytes(known.to_proto().SerializeToString())
 
 
+_WRONG_TYPE = re.compile(r"(\w+) typestr: \w+, has unsupported type: tensor\((\w+)\)")
+
+
 def _one_line(text: str) -> str:
     """ONNX's reason without its location prefix and type noise."""
     line = " ".join(text.split())
     for noise in ("[ShapeInferenceError] ", "[TypeInferenceError] "):
         line = line.replace(noise, "")
-    return line
+    return _WRONG_TYPE.sub(
+        r"ONNX does not define it for \2 (operand \1); cast before it, or use the operator's quantised form",
+        line,
+    )

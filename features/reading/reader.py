@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from onnx import ModelProto
 from predictor.errors import InvalidGraph
 from predictor.features.collector import without_collection
 from predictor.features.fingerprint import fingerprint
-from predictor.features.graph import Graph
+from predictor.features.graph import Graph, Node
 from predictor.features.reading.binding import bind, file_symbols
 from predictor.features.reading.body_weights import with_outer_weights
 from predictor.features.reading.cleanup import clean_up
@@ -26,6 +26,7 @@ from predictor.features.reading.type_inference import infer_types
 _NONE: Mapping[str, int] = MappingProxyType({})
 _NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 _LISTED = 8
+_FIRST_WITH_SHAPES = 7
 
 
 def read_graph(
@@ -110,9 +111,38 @@ def _check_complete(graph: Graph) -> None:
         else repr(name)
         for name in (causes or unknown)[:_LISTED]
     )
+    causing = [producers[name] for name in causes if name in producers]
     raise InvalidGraph(
-        f"{len(unknown)} values have a shape or element type that cannot be known before running: {listed}. "
-        "Give sizes that depend on data with --dim NODE.out.0=N, the elements of an integer input with --dim "
-        "INPUT[0]=N, or declare the shape (value_info) in the file",
+        f"{len(unknown)} {'value has' if len(unknown) == 1 else 'values have'} a shape or element type that "
+        f"cannot be known before running: {listed}. {_remedy(graph, causing)}",
         values=",".join(unknown),
+    )
+
+
+def _remedy(graph: Graph, causing: Sequence[Node]) -> str:
+    """What to try, by what the nodes lack that make the first unknown values."""
+    absent = dict.fromkeys(
+        name
+        for node in causing
+        for name in node.inputs
+        if name in graph.parameters | graph.buffers
+        and name not in graph.constants
+        and name in graph.values
+        and not graph.values[name].dtype.is_float
+    )
+    if absent:
+        listed = ", ".join(map(repr, list(absent)[:_LISTED]))
+        return (
+            f"The numbers of {listed} lie outside the file, and such files are not read; save the model with "
+            "small tensors inside (onnx.save_model with size_threshold=1024)"
+        )
+    version = graph.opsets.get("", _FIRST_WITH_SHAPES)
+    if version < _FIRST_WITH_SHAPES:
+        return (
+            f"ONNX infers no shapes for many operators of operator set {version}; convert the file with "
+            "onnx.version_converter"
+        )
+    return (
+        "Give sizes that depend on data with --dim NODE.out.0=N, the elements of an integer input with --dim "
+        "INPUT[0]=N, or declare the shape (value_info) in the file"
     )

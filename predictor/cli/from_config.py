@@ -45,8 +45,10 @@ def from_config(
     ] = None,
 ) -> None:
     """Write the graph of a transformer from its configuration: sizes only, no weights, nothing downloaded."""
+    from predictor.cli.console import warn
     from predictor.cli.output import keep_input, write_bytes
     from predictor.features.architectures.from_config import from_config as build
+    from predictor.features.architectures.from_config import left_out
     from predictor.units import format_bytes
 
     keep_input(config, out)
@@ -60,4 +62,6 @@ def from_config(
         last_only=last_only,
     )
     write_bytes(data, out)
+    if missing := left_out(config):
+        warn(missing)
     typer.echo(f"{out}: {format_bytes(len(data))}; next: perfcast predict {out} --device ...", err=True)

@@ -39,15 +39,18 @@ class Fields:
         """The first of the fields that is present and not null, else None."""
         return next((self._values[name] for name in names if self._values.get(name) is not None), None)
 
-    def integer(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number of at least `least`."""
+    def integer(
+        self, *names: str, default: int | None = None, least: int = 1, most: int = _LARGEST - 1
+    ) -> int:
+        """A whole number from `least` to `most`."""
         found = self.get(*names)
         if found is None:
             if default is None:
                 raise self._error(names, "is missing", "a whole number")
             return default
-        if isinstance(found, bool) or not isinstance(found, int) or not least <= found < _LARGEST:
-            raise self._error(names, f"is {_short(found)}", f"a whole number from {least} up")
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= most:
+            reach = f"to {most}" if most < _LARGEST - 1 else "up"
+            raise self._error(names, f"is {_short(found)}", f"a whole number from {least} {reach}")
         return found
 
     def optional_integer(self, *names: str) -> int | None:

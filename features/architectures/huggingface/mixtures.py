@@ -45,17 +45,22 @@ def _act(f: Fields) -> str:
     return f.text(*ACTIVATION, default="silu")
 
 
+def _chosen(f: Fields, experts: int) -> int:
+    """How many of so many experts a token visits."""
+    return f.integer("num_experts_per_tok", most=experts)
+
+
 def _mixtral(f: Fields, _: int) -> Mixture:
-    router = Router(
-        f.integer("num_local_experts", "num_experts"), f.integer("num_experts_per_tok"), normalised=True
-    )
+    experts = f.integer("num_local_experts", "num_experts")
+    router = Router(experts, _chosen(f, experts), normalised=True)
     return Mixture(router, f.integer(*HIDDEN), _act(f))
 
 
 def _olmoe(f: Fields, _: int) -> Mixture:
+    experts = f.integer("num_experts")
     router = Router(
-        f.integer("num_experts"),
-        f.integer("num_experts_per_tok"),
+        experts,
+        _chosen(f, experts),
         normalised=f.flag("norm_topk_prob", default=False),
     )
     return Mixture(router, f.integer(*HIDDEN), _act(f))
@@ -67,9 +72,10 @@ def _qwen(f: Fields, index: int) -> Mixture | None:
         "decoder_sparse_step", default=1
     ):
         return None
+    experts = f.integer("num_experts")
     router = Router(
-        f.integer("num_experts"),
-        f.integer("num_experts_per_tok"),
+        experts,
+        _chosen(f, experts),
         normalised=f.flag("norm_topk_prob", default=False),
     )
     mixture = Mixture(router, f.integer("moe_intermediate_size"), _act(f))
@@ -83,16 +89,19 @@ def _deepseek(f: Fields, index: int) -> Mixture | None:
         return None
     third = f.get("model_type") == "deepseek_v3"
     limited = third or f.text("topk_method", default="greedy") == "group_limited_greedy"
+    experts = f.integer("n_routed_experts")
+    groups = f.integer("n_group", default=1) if limited else 1
+    chosen_groups = f.integer("topk_group", default=1, most=groups) if limited else 1
+    reached = f.divided(experts, groups, "n_group") * chosen_groups
     router = Router(
-        f.integer("n_routed_experts"),
-        f.integer("num_experts_per_tok"),
+        experts,
+        _chosen(f, reached),
         normalised=third and f.flag("norm_topk_prob", default=True),
         sigmoid=third,
-        groups=f.integer("n_group", default=1) if limited else 1,
-        chosen_groups=f.integer("topk_group", default=1),
+        groups=groups,
+        chosen_groups=chosen_groups,
         scale=f.number("routed_scaling_factor", default=2.5 if third else 1.0),
     )
-    f.divided(router.experts, router.groups, "n_group")
     hidden = f.integer("moe_intermediate_size")
     return with_shared(Mixture(router, hidden, _act(f)), hidden * f.integer("n_shared_experts", default=1))
 

@@ -37,6 +37,16 @@ def test_the_batch_stays_open_by_default(tmp_path: Path) -> None:
     assert found["inputs"] == [{"name": "input_ids", "shape": [3, 64], "dtype": "int64"}]
 
 
+def test_quantised_weights_are_said_to_be_left_out(tmp_path: Path) -> None:
+    values = json.loads((CONFIGS / "gpt2.json").read_text())
+    values["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    source, path = tmp_path / "config.json", tmp_path / "model.onnx"
+    source.write_text(json.dumps(values))
+    result = run("from-config", str(source), "--sequence", "16", "--out", str(path))
+    assert result.exit_code == 0
+    assert "warning: quantization_config (gptq) is left out" in result.stderr
+
+
 def test_batch_and_head_are_fixed_on_demand(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     given = ("--batch", "2", "--task", "tokens", "--sequence", "16")

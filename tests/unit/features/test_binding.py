@@ -75,6 +75,14 @@ def test_an_input_shape_that_an_expression_contradicts_is_refused() -> None:
         read_graph(data, dims={"H": 2}, input_shapes={"image": (1, 3, 33, 8)})
 
 
+@pytest.mark.parametrize("text", ["L//(L-5)", "L/2", "Mod(L, L-5)"])
+def test_an_expression_without_a_whole_number_is_named_with_its_symbols(text: str) -> None:
+    data = text_model("L", text)
+    with pytest.raises(InvalidRequest, match="no whole number for L=5; give other numbers with --dim"):
+        read_graph(data, dims={"L": 5})
+    assert read_graph(data, dims={"L": 5}, input_shapes={"ids": (5, 7)}).values["ids"].shape == (5, 7)
+
+
 def test_a_batch_that_a_hard_coded_input_contradicts_is_refused() -> None:
     """One input fixes its samples, another is open: the batch has nowhere to go."""
     with pytest.raises(InvalidRequest, match="fixes 1 samples in input 'ids'"):

@@ -15,7 +15,7 @@ import pytest
 
 from predictor.errors import InvalidRequest, UnknownName
 from predictor.evaluation.configs import Reference, compare, read_references
-from predictor.features.architectures.from_config import FAMILIES, from_config
+from predictor.features.architectures.from_config import FAMILIES, from_config, left_out
 from predictor.features.graph import Graph
 from predictor.features.programs.program import build_program
 from predictor.features.programs.work import AttentionShape, OpWork, Phase
@@ -132,6 +132,41 @@ def test_a_window_that_is_switched_off_is_none() -> None:
     assert {shape.window for shape in attention_shapes(values, 16)} == {0}
     used = {**values, "use_sliding_window": True, "max_window_layers": 1}
     assert [shape.window for shape in attention_shapes(used, 16)] == [0, 8]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_experts_per_tok": 9}, "'num_experts_per_tok' is 9; expected a whole number from 1 to 8"),
+        (
+            {"model_type": "deepseek_v3", "n_routed_experts": 8, "n_group": 4, "topk_group": 5},
+            "'topk_group' is 5; expected a whole number from 1 to 4",
+        ),
+        (
+            {
+                "model_type": "deepseek_v3",
+                "n_routed_experts": 8,
+                "n_group": 4,
+                "topk_group": 2,
+                "num_experts_per_tok": 5,
+            },
+            "'num_experts_per_tok' is 5; expected a whole number from 1 to 4",
+        ),
+    ],
+)
+def test_more_experts_than_a_token_can_reach_are_named_by_their_field(
+    changes: dict[str, Any], message: str
+) -> None:
+    latent = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+    with pytest.raises(InvalidRequest, match=message):
+        from_config({**MIXTRAL, **latent, "moe_intermediate_size": 32, **changes}, sequence=8)
+
+
+def test_a_quantised_configuration_is_said_to_be_priced_without() -> None:
+    assert left_out(LLAMA) == ""
+    assert left_out({**LLAMA, "quantization_config": None}) == ""
+    said = left_out({**LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 4}})
+    assert said.startswith("quantization_config (gptq) is left out")
 
 
 def test_gemma_alternates_windows_as_its_pattern_says() -> None:
