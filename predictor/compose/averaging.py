@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.compose.interval import FloatArray
+from predictor.compose.link_use import share_a_link
 from predictor.compose.rank_costs import IntArray, RankCosts
 from predictor.compose.stage_costs import twin_weights
 from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.pipeline import PipelineTimes
+from predictor.parallel.placement import group_place
 from predictor.parallel.plan import Plan
-from predictor.parallel.zero import Replicas, fill_buckets, stream_end_s
+from predictor.parallel.zero import Buckets, Replicas, fill_buckets, stream_end_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,14 @@ class StageBuckets:
         stage: virtual stage. size_bytes: of the gradients in it.
         offset_s: ready relative to the end of its backward pass, never above 0.
         is_expert: only ranks with the same experts average it; dense and expert gradients travel apart.
+        held_s: by group, time on its link of the exchanges that the stage still runs after that.
     """
 
     stage: IntArray
     size_bytes: FloatArray
     offset_s: FloatArray
     is_expert: NDArray[np.bool_]
+    held_s: Mapping[str, FloatArray]
 
 
 def stage_buckets(
@@ -43,34 +48,58 @@ def stage_buckets(
     gradients = rank.gradients
     begins = np.concatenate([[0], ends[:-1]])
     twins = twin_weights(rank, ends, stages)
-    found: list[tuple[int, FloatArray, FloatArray, bool]] = []
+    later = {group: _later_s(values, begins, stages) for group, values in rank.held_s.items()}
+    found: list[tuple[int, Buckets, bool, dict[str, FloatArray]]] = []
     for q, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
         inside = (gradients.piece >= begin) & (gradients.piece < end)
         # Backward visits the pieces from the last to the first: those below a piece follow it.
-        below = np.concatenate([[0.0], np.cumsum(rank.backward_s[begin:end])])
-        copies = [(-below[piece - begin], size) for piece, size, _ in twins if begin <= piece < end]
+        below = _up_to(rank.backward_s[begin:end])
+        copies = [(piece - begin, size) for piece, size, _ in twins if begin <= piece < end]
         for expert in (False, True):
             rows = np.flatnonzero(inside & (gradients.is_expert == expert))
             extra = [] if expert else copies
             if not rows.size and not extra:
                 continue
             piece = gradients.piece[rows] - begin
-            offset = np.append(gradients.offset_s[rows] - below[piece + 1], [at for at, _ in extra])
+            # A copy's gradient is complete when its piece is done.
+            twin = np.array([at for at, _ in extra], dtype=np.intp)
+            offset = np.append(gradients.offset_s[rows] - below[piece + 1], -below[twin])
             sizes = np.append(gradients.size_bytes[rows], [size for _, size in extra])
             if put_off:
                 offset = np.zeros_like(offset)
             order = np.argsort(offset, kind="stable")
             buckets = fill_buckets(offset[order], sizes[order], bucket_bytes)
-            found.append((q, buckets.size_bytes, buckets.ready_s, expert))
+            held = {}
+            for group, values in rank.held_s.items():
+                follow = _up_to(values[begin:end])
+                mine = np.append(gradients.held_s[group][rows] + follow[piece], follow[twin])
+                held[group] = later[group][q] + mine[order][buckets.last] * (not put_off)
+            found.append((q, buckets, expert, held))
     if not found:
         none = np.zeros(0)
-        return StageBuckets(none.astype(np.intp), none, none, none.astype(bool))
+        return StageBuckets(none.astype(np.intp), none, none, none.astype(bool), {})
     return StageBuckets(
-        np.concatenate([np.full(len(size), q, dtype=np.intp) for q, size, _, _ in found]),
-        np.concatenate([size for _, size, _, _ in found]),
-        np.concatenate([offset for _, _, offset, _ in found]),
-        np.concatenate([np.full(len(size), expert) for _, size, _, expert in found]),
+        np.concatenate([np.full(len(each.size_bytes), q, dtype=np.intp) for q, each, _, _ in found]),
+        np.concatenate([each.size_bytes for _, each, _, _ in found]),
+        np.concatenate([each.ready_s for _, each, _, _ in found]),
+        np.concatenate([np.full(len(each.size_bytes), expert) for _, each, expert, _ in found]),
+        {group: np.concatenate([held[group] for _, _, _, held in found]) for group in rank.held_s},
     )
+
+
+def _up_to(values: FloatArray) -> FloatArray:
+    """(k + 1,) sum of the values before each, and of all."""
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def _later_s(held_s: FloatArray, begins: IntArray, stages: int) -> FloatArray:
+    """(q,) time on the link by chunks of the same stage that follow the last pass of each in backward.
+
+    Only interleaved schedules have any: their last group, of as many microbatches as stages, then visits all
+    chunks before it.
+    """
+    chunks = np.add.reduceat(held_s, begins).reshape(-1, stages)
+    return np.asarray(stages * (np.cumsum(chunks, axis=0) - chunks)).ravel()
 
 
 def bucket_costs(
@@ -87,6 +116,24 @@ def bucket_costs(
     return reduce_s, gather_s
 
 
+def held_up_s(
+    buckets: StageBuckets, plan: Plan, cluster: ClusterSpec, dense: Replicas, experts: Replicas
+) -> FloatArray:
+    """(n,) time after readiness in which the links of each bucket serve exchanges inside the graph.
+
+    Those go first (predictor.compose.link_use). Left out are ZeRO-2 and -3, where every microbatch exchanges.
+    """
+    found = np.zeros(len(buckets.stage))
+    if plan.zero >= 2 or not plan.overlap:
+        return found
+    for group, held in buckets.held_s.items():
+        place = group_place(plan, group, cluster)
+        for rows, replicas in ((~buckets.is_expert, dense), (buckets.is_expert, experts)):
+            if share_a_link(place, replicas.whole):
+                found[rows] += held[rows]
+    return found
+
+
 def averaged(
     buckets: StageBuckets,
     pipeline: PipelineTimes,
@@ -100,6 +147,7 @@ def averaged(
     if plan.zero == 3 or dense.count == 1:
         return reduced, np.zeros(plan.pp)
     reduce_s, gather_s = bucket_costs(buckets, dense, experts, cluster)
+    held_s = held_up_s(buckets, plan, cluster, dense, experts)
     stage = buckets.stage % plan.pp
     gather = np.bincount(stage, weights=gather_s, minlength=plan.pp).astype(np.float64)
     ends_s = pipeline.last_backward_end_s[0][:, None]
@@ -110,7 +158,8 @@ def averaged(
         if not mine.size:
             continue
         end_s = float(reduced[number])
-        ready = buckets.offset_s[mine, None] + ends_s[buckets.stage[mine]]
+        # A link that is held before the stage's end might as well be given later.
+        ready = (buckets.offset_s + held_s)[mine, None] + ends_s[buckets.stage[mine]]
         if not plan.overlap:
             ready = np.full_like(ready, end_s)
         left_out = plan.microbatches - ready.shape[1] if plan.zero == 2 else 0

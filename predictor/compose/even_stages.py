@@ -50,6 +50,8 @@ def merged(columns: RankCosts, ends: IntArray) -> RankCosts:
     above = done[ends[owner] - 1] - done
     old = columns.gradients
     offset = old.offset_s + above[old.piece]
+    below = {group: _below(values, begins, owner) for group, values in columns.held_s.items()}
+    held = {group: values + below[group][old.piece] for group, values in old.held_s.items()}
     tied = [
         (tuple(dict.fromkeys(int(owner[piece]) for piece in pieces)), size) for pieces, size in columns.tied
     ]
@@ -61,11 +63,18 @@ def merged(columns: RankCosts, ends: IntArray) -> RankCosts:
         gap_s=total(columns.gap_s),
         exchange_s={group: total(values) for group, values in columns.exchange_s.items()},
         sent_bytes={group: total(values) for group, values in columns.sent_bytes.items()},
+        held_s={group: total(values) for group, values in columns.held_s.items()},
         parameter_bytes=total(columns.parameter_bytes),
         expert_bytes=total(columns.expert_bytes),
         crossing_bytes=columns.crossing_bytes[ends - 1],
         optimizer_s=columns.optimizer_s,
-        gradients=Gradients(owner[old.piece], offset, old.size_bytes, old.is_expert),
+        gradients=Gradients(owner[old.piece], offset, old.size_bytes, old.is_expert, held),
         tied=tuple((holders, size) for holders, size in tied if len(holders) > 1),
         partial_bytes={group: total(values) for group, values in columns.partial_bytes.items()},
     )
+
+
+def _below(values: FloatArray, begins: IntArray, owner: IntArray) -> FloatArray:
+    """(k,) sum over the pieces of the same stage below each, which backward visits after it."""
+    before = np.cumsum(values) - values
+    return np.asarray(before - before[begins[owner]])

@@ -72,19 +72,8 @@ def mixed_columns(columns: Sequence[RankCosts], ends: IntArray) -> RankCosts:
             for group in names
         }
 
-    parts = []
     # Backward visits the stages from the last to the first.
-    for stage in stages[::-1]:
-        gradients = whole[stage].gradients
-        mine = gradients.piece == stage
-        parts.append(
-            (
-                gradients.piece[mine],
-                gradients.offset_s[mine],
-                gradients.size_bytes[mine],
-                gradients.is_expert[mine],
-            )
-        )
+    parts = [_gradients_of(whole[stage].gradients, stage) for stage in stages[::-1].tolist()]
     return replace(
         whole[0],
         forward_s=own("forward_s"),
@@ -93,6 +82,24 @@ def mixed_columns(columns: Sequence[RankCosts], ends: IntArray) -> RankCosts:
         kernel_s=own("kernel_s"),
         gap_s=own("gap_s"),
         exchange_s=groups("exchange_s"),
+        held_s=groups("held_s"),
         optimizer_s=max((each.optimizer_s for each in whole), key=lambda step: float(step.sum())),
-        gradients=Gradients(*(np.concatenate(column) for column in zip(*parts, strict=True))),
+        gradients=Gradients(
+            *(
+                np.concatenate([getattr(part, name) for part in parts])
+                for name in ("piece", "offset_s", "size_bytes", "is_expert")
+            ),
+            {group: np.concatenate([part.held_s[group] for part in parts]) for group in parts[0].held_s},
+        ),
+    )
+
+
+def _gradients_of(gradients: Gradients, stage: int) -> Gradients:
+    mine = gradients.piece == stage
+    return Gradients(
+        gradients.piece[mine],
+        gradients.offset_s[mine],
+        gradients.size_bytes[mine],
+        gradients.is_expert[mine],
+        {group: values[mine] for group, values in gradients.held_s.items()},
     )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.compose.interval import FloatArray
+from predictor.compose.link_use import Exchanges
 from predictor.features.lowering.layers import Segments
 from predictor.features.programs.work import Collective, OpInstance, OpWork, Phase, Program, Transfer
 from predictor.hardware.spec import ClusterSpec
@@ -36,12 +37,14 @@ class Gradients:
     Attributes:
         piece: (g,) piece that makes each. offset_s: from the start of that piece's backward pass until ready.
         size_bytes: (g,) of the tensor. is_expert: (g,) whether only ranks with the same experts average it.
+        held_s: (g,) by group, time on the link of the piece's exchanges after the gradient is ready.
     """
 
     piece: IntArray
     offset_s: FloatArray
     size_bytes: FloatArray
     is_expert: NDArray[np.bool_]
+    held_s: Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class RankCosts:
         weight_s: the part of `backward_s` that makes gradients of weights and nothing waits for.
         kernel_s: (2, k) the part of forward and backward in kernels, gap_s: in launch gaps.
         exchange_s: (2, k) by group, the part in exchanges.
-        sent_bytes: (2, k) by group, what the rank sends.
+        sent_bytes: (2, k) by group, what the rank sends. held_s: by group, what backward's exchanges spend on
+        their link, beside kernels or not.
         parameter_bytes, expert_bytes: weights by the piece that reads them first, and those of experts.
         crossing_bytes: what goes to the next piece, gradients of the same size come back.
         optimizer_s: (2,) step over all weights: kernels, gaps.
@@ -70,6 +74,7 @@ class RankCosts:
     gap_s: FloatArray
     exchange_s: Mapping[str, FloatArray]
     sent_bytes: Mapping[str, FloatArray]
+    held_s: Mapping[str, FloatArray]
     parameter_bytes: FloatArray
     expert_bytes: FloatArray
     crossing_bytes: FloatArray
@@ -124,6 +129,7 @@ def repeated(columns: RankCosts, rows: IntArray) -> RankCosts | None:
         gap_s=columns.gap_s[:, rows],
         exchange_s={group: values[:, rows] for group, values in columns.exchange_s.items()},
         sent_bytes={group: values[:, rows] for group, values in columns.sent_bytes.items()},
+        held_s={group: values[rows] for group, values in columns.held_s.items()},
         parameter_bytes=parameter_bytes,
         expert_bytes=columns.expert_bytes[rows],
         crossing_bytes=columns.crossing_bytes[rows],
@@ -133,6 +139,7 @@ def repeated(columns: RankCosts, rows: IntArray) -> RankCosts | None:
             old.offset_s[order],
             old.size_bytes[order],
             old.is_expert[order],
+            {group: values[order] for group, values in old.held_s.items()},
         ),
         tied=tuple((tuple(place[piece] for piece in pieces), size) for pieces, size in columns.tied),
         partial_bytes={group: values[rows] for group, values in columns.partial_bytes.items()},
@@ -161,7 +168,7 @@ def rank_costs(
     program, pieces = rank.program, rank.pieces
     phases = np.array([_PHASES[op.work.phase] for op in program.ops], dtype=np.intp)
     piece = _piece_of_ops(pieces, program, phases)
-    exchange_s, owner = _exchanges(program, kernel_s, plan, cluster)
+    exchange_s, link_s, beside_s, owner = _exchanges(program, kernel_s, plan, cluster)
     spent_s = kernel_s * stretch + exchange_s
     count = 1 if pieces is None else len(pieces)
 
@@ -176,6 +183,15 @@ def rank_costs(
     kernels = by_piece(kernel_s)
     groups = sorted(set(owner) - {""})
     masks = {group: np.array([name == group for name in owner], dtype=bool) for group in groups}
+    backward = phases == 1
+    end_s = np.cumsum(np.where(backward, spent_s, 0.0))
+    # What runs beside kernels has begun with them.
+    start_s = end_s - np.maximum(link_s, beside_s)
+    links = {
+        group: Exchanges(piece[rows], start_s[rows], start_s[rows] + link_s[rows])
+        for group in groups
+        if (rows := backward & masks[group]).any()
+    }
     sent = np.array(
         [op.work.shape.sent_bytes if isinstance(op.work.shape, Transfer) else 0.0 for op in program.ops]
     )
@@ -190,11 +206,12 @@ def rank_costs(
         gap_s=kernels * (stretch - 1.0),
         exchange_s={group: by_piece(exchange_s, mask) for group, mask in masks.items()},
         sent_bytes={group: by_piece(sent, mask) for group, mask in masks.items()},
+        held_s={group: exchanges.held_s(count) for group, exchanges in links.items()},
         parameter_bytes=owned,
         expert_bytes=expert_owned,
         crossing_bytes=_crossing_bytes(rank),
         optimizer_s=np.array([step_s, step_s * (stretch - 1.0)]),
-        gradients=_gradients(program, spent_s, phases, piece, count, rank.experts),
+        gradients=_gradients(program, end_s, spent_s, backward, piece, count, rank.experts, links),
         tied=tied,
         partial_bytes=_partial_bytes(rank, piece, count),
         kept_bytes=_kept_bytes(rank, count) if Offload.ACTIVATIONS in plan.offload else None,
@@ -235,9 +252,12 @@ def _crossing_bytes(rank: RankProgram) -> FloatArray:
 
 def _exchanges(
     program: Program, kernel_s: FloatArray, plan: Plan, cluster: ClusterSpec | None
-) -> tuple[FloatArray, list[str]]:
-    """(ops,) seconds that each exchange keeps the rank waiting, and the group of each ("" for kernels)."""
-    times = np.zeros(len(program.ops))
+) -> tuple[FloatArray, FloatArray, FloatArray, list[str]]:
+    """Of each exchange: (ops,) seconds of waiting, on its link, of kernels beside it, and its group.
+
+    Kernels have 0 and the group "".
+    """
+    times, whole, hiding = (np.zeros(len(program.ops)) for _ in range(3))
     owner = [""] * len(program.ops)
     known: dict[Transfer, float] = {}
     # A schedule that puts weight gradients off leaves nothing beside the exchange of input gradients.
@@ -255,8 +275,9 @@ def _exchanges(
         if plan.tp_overlap and not hidden_s and shape.group == "tp":
             # One of as many parts as ranks is exchanged before or after all products.
             hidden_s = min(known[shape], beside.product_s(index, shape)) * (1 - 1 / plan.tp)
+        whole[index], hiding[index] = known[shape], hidden_s
         times[index] = max(0.0, known[shape] - hidden_s)
-    return times, owner
+    return times, whole, hiding, owner
 
 
 class _Beside:
@@ -343,14 +364,15 @@ def _weights(
 
 def _gradients(
     program: Program,
+    end_s: FloatArray,
     spent_s: FloatArray,
-    phases: IntArray,
+    backward: NDArray[np.bool_],
     piece: IntArray,
     count: int,
     experts: frozenset[str],
+    links: Mapping[str, Exchanges],
 ) -> Gradients:
-    backward = phases == 1
-    end_s = np.cumsum(np.where(backward, spent_s, 0.0))
+    """`end_s`: (ops,) when each op of backward is done, with all pieces in a row."""
     # Backward visits the pieces from the last to the first.
     begin_s = np.full(count, np.inf)
     np.minimum.at(begin_s, piece[backward], (end_s - spent_s)[backward])
@@ -359,11 +381,13 @@ def _gradients(
         for g in sorted(program.gradients, key=lambda g: g.op_index)
     ]
     where = np.array([item[0] for item in items], dtype=np.intp)
+    ready_s = np.array([item[1] for item in items])
     return Gradients(
         piece=where,
-        offset_s=np.array([item[1] for item in items]) - begin_s[where],
+        offset_s=ready_s - begin_s[where],
         size_bytes=np.array([float(item[2]) for item in items]),
         is_expert=np.array([item[3] for item in items], dtype=bool),
+        held_s={group: exchanges.held_after_s(ready_s, where) for group, exchanges in links.items()},
     )
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from predictor.compose.averaging import bucket_costs
+from predictor.compose.averaging import bucket_costs, held_up_s
 from predictor.compose.plan_time import plan_buckets, plan_replicas, plan_time
 from predictor.compose.rank_costs import RankCosts
 from predictor.compose.stage_costs import StageCosts, pipeline_shape, shared_pass
@@ -166,11 +166,11 @@ def _reductions(
     last = TaskKind.WEIGHT if shape.splits_backward else TaskKind.BACKWARD
     buckets = plan_buckets(rank, stages.ends, plan)
     cost_s, _ = bucket_costs(buckets, dense, experts, cluster)
+    # Drawn as late as a bucket can start that is not interrupted.
+    offset_s = buckets.offset_s + held_up_s(buckets, plan, cluster, dense, experts)
     stage_end_s = np.nanmax(times.end_s, axis=(0, 2)).reshape(-1, shape.stages).max(axis=0)
     waiting: dict[int, list[tuple[float, float, int, int]]] = {}
-    for q, offset, cost in zip(
-        buckets.stage.tolist(), buckets.offset_s.tolist(), cost_s.tolist(), strict=True
-    ):
+    for q, offset, cost in zip(buckets.stage.tolist(), offset_s.tolist(), cost_s.tolist(), strict=True):
         ends, stage = times.end_s[last, q], q % shape.stages
         chosen = range(shape.microbatches) if plan.zero == 2 else [int(np.nanargmax(ends))]
         for microbatch in chosen if cost > 0 else ():

@@ -93,28 +93,33 @@ def replicas_of(plan: Plan, cluster: ClusterSpec, *, experts: bool = False) -> R
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Gradients that travel together, in the order in which they become ready; (n,) each."""
+    """Gradients that travel together, in the order in which they become ready; (n,) each.
+
+    Attributes:
+        last: index of the gradient that completes each.
+    """
 
     ready_s: FloatArray
     size_bytes: FloatArray
+    last: NDArray[np.intp]
 
 
 def fill_buckets(ready_s: FloatArray, size_bytes: FloatArray, bucket_bytes: int) -> Buckets:
     """As predictor.parallel.data_parallel.fill_buckets, on columns in the order of readiness."""
-    ready: list[float] = []
+    completes: list[int] = []
     sizes: list[float] = []
     held, limit = 0.0, min(FIRST_BUCKET_BYTES, bucket_bytes)
-    last = 0.0
-    for last, size in zip(ready_s.tolist(), size_bytes.tolist(), strict=True):
+    for index, size in enumerate(size_bytes.tolist()):
         held += size
         if held >= limit:
-            ready.append(last)
+            completes.append(index)
             sizes.append(held)
             held, limit = 0.0, bucket_bytes
     if held:
-        ready.append(last)
+        completes.append(len(size_bytes) - 1)
         sizes.append(held)
-    return Buckets(np.array(ready), np.array(sizes))
+    last = np.array(completes, dtype=np.intp)
+    return Buckets(ready_s[last], np.array(sizes), last)
 
 
 def stream_end_s(ready_s: FloatArray, cost_s: FloatArray) -> float:

@@ -2,7 +2,8 @@
 
 Written apart from the product on purpose: it shares with it the program of a rank, the order of a pipeline's
 tasks (predictor.parallel.schedule defines them) and the time of a single collective, nothing else. Ranks meet
-in collectives; whoever comes first waits.
+in collectives; whoever comes first waits. The averaging of gradients stands still while exchanges inside the
+graph hold its links; as those do not wait for it, a first run tells when they do.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ class Network:
     duration_s: dict[Key, float] = field(default_factory=dict)
     waits: dict[Key, set[Key]] = field(default_factory=dict)
     last: dict[tuple[int, str], Key] = field(default_factory=dict)
+    holders: set[Key] = field(default_factory=set)
+    yields: dict[Key, set[int]] = field(default_factory=dict)
+    """Exchanges that hold the links of gradients, and what stands still meanwhile, by its ranks."""
 
     def add(self, key: Key, duration_s: float, rank: int, stream: str, after: Iterable[Key] = ()) -> Key:
         """Appends a task to a rank's stream; a key that exists already is the same collective's."""
@@ -42,7 +46,34 @@ class Network:
         return key
 
     def end_s(self) -> float:
-        """When everything is done: longest path, task by task."""
+        """When everything is done."""
+        start = self._starts({})
+        if not self.holders or not self.yields:
+            return self._latest(start, {})
+        held: dict[int, list[tuple[float, float]]] = {}
+        for key in self.holders:
+            for rank in key[1]:  # type: ignore[attr-defined]
+                held.setdefault(rank, []).append((start[key], start[key] + self.duration_s[key]))
+        return self._latest(self._starts(held), held)
+
+    def _latest(self, start: dict[Key, float], held: dict[int, list[tuple[float, float]]]) -> float:
+        return max(self._done_s(key, at, held) for key, at in start.items())
+
+    def _done_s(self, key: Key, start_s: float, held: dict[int, list[tuple[float, float]]]) -> float:
+        """End of a task, which stands still while a link of its ranks is held."""
+        left, now = self.duration_s[key], start_s
+        spans = {span for rank in self.yields.get(key, ()) for span in held.get(rank, ())}
+        for begin, end in sorted(spans):
+            if end <= now:
+                continue
+            if now + left <= begin:
+                break
+            left -= max(0.0, begin - now)
+            now = end
+        return now + left
+
+    def _starts(self, held: dict[int, list[tuple[float, float]]]) -> dict[Key, float]:
+        """When each task starts: longest path, task by task."""
         missing = {key: len(waits) for key, waits in self.waits.items()}
         followers: dict[Key, list[Key]] = {}
         for key, waits in self.waits.items():
@@ -50,19 +81,18 @@ class Network:
                 followers.setdefault(before, []).append(key)
         start = dict.fromkeys(self.waits, 0.0)
         ready = [key for key, count in missing.items() if not count]
-        done, latest = 0, 0.0
+        done = 0
         while ready:
             key = ready.pop()
             done += 1
-            end = start[key] + self.duration_s[key]
-            latest = max(latest, end)
+            end = self._done_s(key, start[key], held)
             for other in followers.get(key, ()):
                 start[other] = max(start[other], end)
                 missing[other] -= 1
                 if not missing[other]:
                     ready.append(other)
         assert done == len(self.waits), "tasks wait for one another"
-        return latest
+        return start
 
 
 class RankSimulator:
@@ -286,10 +316,13 @@ class RankSimulator:
             if op.work.phase is Phase.BACKWARD and split is None and self.plan.overlap:
                 # Runs beside the weight gradient of the product whose input gradient it exchanges.
                 start = self.data_gradients.get((rank, before), self.network.last[rank, "compute"])
-                done = self._collective(rank, "tensor", shape.kind.value, shape.size_bytes, group, start)
-                self.network.add(("wait", rank, self._number()), 0.0, rank, "compute", [done])
+                key = self._collective(rank, "tensor", shape.kind.value, shape.size_bytes, group, start)
+                self.network.add(("wait", rank, self._number()), 0.0, rank, "compute", [key])
             else:
-                self._collective(rank, "compute", shape.kind.value, shape.size_bytes, group)
+                key = self._collective(rank, "compute", shape.kind.value, shape.size_bytes, group)
+            replicas = self._place(self.plan.group_ranks("dp_cp", rank))
+            if (self._place(group).nodes > 1) is (replicas.nodes > 1):
+                self.network.holders.add(key)
         else:
             key = self.network.add(("op", rank, self._number()), self.kernel_s[index], rank, "compute")
             if op.work.kind.endswith("data_gradient"):
@@ -328,12 +361,16 @@ class RankSimulator:
     def _send(self, rank: int, sizes: list[float], ready: list[Key]) -> None:
         copy, twins = self._replicas(rank)
         group = self.plan.group_ranks("dp_cp", rank)
+        sent: list[Key] = []
         for size, key in zip(sizes, ready, strict=True):
             if not self.plan.zero:
-                self._collective(rank, "replicas", "all_reduce", size, group, key)
+                sent.append(self._collective(rank, "replicas", "all_reduce", size, group, key))
             else:
-                self._collective(rank, "replicas", "reduce_scatter", size, copy, key)
-                self._collective(rank, "replicas", "all_reduce", size / len(copy), twins, key)
+                sent.append(self._collective(rank, "replicas", "reduce_scatter", size, copy, key))
+                sent.append(self._collective(rank, "replicas", "all_reduce", size / len(copy), twins, key))
+        if self.plan.zero < 2 and self.plan.overlap:
+            for key in sent:
+                self.network.yields.setdefault(key, set()).add(rank)
 
     def _after(self, rank: int, stage: int) -> None:
         if not self.plan.overlap:

@@ -24,11 +24,11 @@ from tests.unit.features.graphs import Sketch
 CASES = 200
 
 
-def random_graph(rng: np.random.Generator, tp: int) -> RankProgram:
+def random_graph(rng: np.random.Generator, tp: int, rows: int = 8) -> RankProgram:
     """A chain of layers with residual branches, exchanges where tensor-parallel ranks meet, tied ends."""
     sketch = Sketch()
     width = int(rng.choice([64, 256, 1024]))
-    x = sketch.input("x", 8, width)
+    x = sketch.input("x", rows, width)
     first = ""
     count = int(rng.integers(4, 10))
     for layer in range(count):
@@ -38,15 +38,15 @@ def random_graph(rng: np.random.Generator, tp: int) -> RankProgram:
         source = x
         if tp > 1 and rng.random() < 0.6:
             source = sketch.node(
-                "GradientAllReduce", [x], (8, width), domain="perfcast", group="tp", ranks=tp
+                "GradientAllReduce", [x], (rows, width), domain="perfcast", group="tp", ranks=tp
             )
-        y = sketch.node("Linear", [source, weight], (8, width), domain="perfcast")
+        y = sketch.node("Linear", [source, weight], (rows, width), domain="perfcast")
         if tp > 1 and rng.random() < 0.6:
-            y = sketch.node("AllReduce", [y], (8, width), domain="perfcast", group="tp", ranks=tp)
+            y = sketch.node("AllReduce", [y], (rows, width), domain="perfcast", group="tp", ranks=tp)
         if rng.random() < 0.5:
-            y = sketch.node("Relu", [y], (8, width))
-        x = sketch.node("Add", [x, y], (8, width)) if rng.random() < 0.4 else y
-    graph = sketch.graph(x, batch=8)
+            y = sketch.node("Relu", [y], (rows, width))
+        x = sketch.node("Add", [x, y], (rows, width)) if rng.random() < 0.4 else y
+    graph = sketch.graph(x, batch=rows)
     program = program_of(graph, mode=Mode.TRAIN, optimizer=Optimizer.ADAM)
     return RankProgram(program, graph, segments(graph))
 
@@ -115,6 +115,36 @@ def test_timeline_is_that_of_all_ranks_simulated() -> None:
         groups.add((plan.schedule, plan.zero, plan.pp > 1))
         checked += 1
     assert len(groups) > 20
+
+
+def test_exchanges_inside_the_graph_go_first_on_a_shared_link() -> None:
+    """All ranks in one node, and gradients that are averaged while tensor ranks still exchange."""
+    checked = held_up = 0
+    for seed in range(500, 570):
+        rng = np.random.default_rng(seed)
+        chosen = {"tp": 2, "dp": int(rng.choice([2, 4])), "zero": int(rng.integers(0, 2))}
+        plan = replace(random_plan(rng), **chosen, shard_group=None, overlap=True)
+        rank = random_graph(rng, plan.tp, rows=1024)
+        cluster = random_cluster(rng, plan.device_count)
+        cluster = replace(cluster, devices_per_node=plan.device_count, node_count=1)
+        kernels = np.array([0.0 if op.work.family == "communication" else 1.0 for op in rank.program.ops])
+        kernels *= 10 ** rng.uniform(-4.5, -3.5, len(kernels))
+        columns = rank_costs(rank, kernels, 1.0, plan, cluster)
+        alone = replace(columns, held_s={})
+        try:
+            found = plan_time(columns, plan, cluster, training=True)
+        except InvalidPlan:
+            continue
+        simulated = RankSimulator(rank, kernels.tolist(), plan, cluster, found.stages.ends.tolist()).end_s()
+        assert found.total_s == pytest.approx(simulated, rel=1e-3), f"seed {seed}: {plan}"
+        events = timeline(columns, plan, cluster, training=True)
+        assert max(event.end_s for event in events.events) == pytest.approx(simulated, rel=1e-3)
+        without_s = plan_time(alone, plan, cluster, training=True).total_s
+        assert without_s <= found.total_s
+        held_up += found.total_s > without_s * 1.01
+        checked += 1
+    assert checked > 50
+    assert held_up > 5
 
 
 def test_streams_do_one_thing_at_a_time_and_parts_add_up() -> None:
