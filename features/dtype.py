@@ -6,7 +6,12 @@ from enum import Enum, StrEnum
 
 
 class DType(Enum):
-    """Storage type: value = (name, bits)."""
+    """Storage type: value = (name, bits).
+
+    Attributes:
+        bits: of one element.
+        is_float: true for the types that carry activations and weights.
+    """
 
     FLOAT64 = ("float64", 64)
     FLOAT32 = ("float32", 32)
@@ -27,15 +32,10 @@ class DType(Enum):
     # Variable-length; sized as a pointer.
     STRING = ("string", 64)
 
-    @property
-    def bits(self) -> int:
-        """Bits of one element."""
-        return self.value[1]
-
-    @property
-    def is_float(self) -> bool:
-        """True for the types that carry activations and weights."""
-        return self.value[0].startswith(("float", "bfloat", "complex"))
+    def __init__(self, label: str, bits: int) -> None:
+        # Plain attributes: rules ask for them millions of times.
+        self.bits = bits
+        self.is_float = label.startswith(("float", "bfloat", "complex"))
 
 
 class Compute(StrEnum):

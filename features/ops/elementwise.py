@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from predictor.features.graph import Value
+from predictor.features.dtype import DType
+from predictor.features.graph import Shape, Value
 from predictor.features.ops.parts import gradient_of, pointwise, unbroadcast
 from predictor.features.programs.op_view import OpView
 from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
@@ -160,9 +161,14 @@ def nary(op: OpView) -> tuple[OpWork, ...]:
         flops = 0 if len(operands) == 1 else entry.flops
         return (pointwise(op, entry.kind, flops),)
     works = [pointwise(op, entry.kind, entry.flops, reads=operands[:2], writes=(out,))]
-    works += [
-        pointwise(op, entry.kind, entry.flops, reads=(out, value), writes=(out,)) for value in operands[2:]
-    ]
+    # Operands may be thousands, of few types.
+    known: dict[tuple[Shape, DType, bool], OpWork] = {}
+    given = [index for index, value in enumerate(op.inputs) if value is not None]
+    for index, value in zip(given[2:], operands[2:], strict=True):
+        key = value.shape, value.dtype, op.is_weight(index)
+        if key not in known:
+            known[key] = pointwise(op, entry.kind, entry.flops, reads=(out, value), writes=(out,))
+        works.append(known[key])
     return tuple(works)
 
 

@@ -216,7 +216,7 @@ class OpWork:
 
     def in_phase(self, phase: Phase) -> OpWork:
         """The same work in another phase."""
-        return replace(self, phase=phase)
+        return self if self.phase is phase else replace(self, phase=phase)
 
 
 @dataclass(frozen=True, slots=True)

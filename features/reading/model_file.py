@@ -86,8 +86,8 @@ def parse_model(data: bytes | mmap.mmap, label: str) -> ModelProto:
         least = 0 if opset.domain and not opset.domain.startswith("ai.onnx") else 1
         if not least <= opset.version <= _OPSET_LIMIT:
             raise InvalidGraph(
-                f"{label}: operator set version {opset.version} of {opset.domain or 'ai.onnx'} does not exist; "
-                "the file is damaged, or its exporter wrote no version"
+                f"{label}: operator set version {opset.version} of {opset.domain or 'ai.onnx'} does not "
+                "exist; the file is damaged, or its exporter wrote no version"
             )
     check_limits(model.graph, label)
     try:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from predictor.features.dtype import Compute, DType
+from predictor.features.ops.elementwise import nary
 from predictor.features.programs.work import (
     AttentionShape,
     Contraction,
@@ -242,3 +243,11 @@ def test_joint_projection_and_attention() -> None:
     product, attention = work_of(op)
     assert product.shape == Contraction(1, 32, 96, 32)
     assert attention.shape == AttentionShape(2, 4, 4, 16, 16, 8, 8, False)
+
+
+def test_a_sum_of_thousands_of_operands_is_priced_by_their_few_types() -> None:
+    works = nary(view("Sum", [(8, 16), (16,)] * 2000, [(8, 16)]))
+    assert len(works) == 4000 - 1
+    # Of two operands, and of the sum so far with either type.
+    assert len({id(work) for work in works}) == 3
+    assert [work.read_bytes for work in works[:3]] == [512 + 64, 512 + 512, 512 + 64]
