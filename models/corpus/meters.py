@@ -27,6 +27,19 @@ METERS: Mapping[str, Meter] = {
     "ml-energy-leaderboard-v3": Meter(
         "NVML energy counters, all boards of the job", "gpu_board", "steady state of serving"
     ),
+    "ml-energy-leaderboard-v2": Meter(
+        "NVML energy counters, all boards of the job",
+        "gpu_board",
+        "steady state of serving, or a batch drawn",
+    ),
+    "ml-energy-diffusion-v3": Meter(
+        "NVML energy counters, all boards of the job", "gpu_board", "a batch drawn"
+    ),
+    "wilkins-energy-inference": Meter(
+        "NVML energy of the boards; RAPL or uProf of the host's processors",
+        "gpu_board",
+        "one call of generate",
+    ),
     "aiconfigurator-power": Meter(
         "NVML board power", "gpu_board", "one kernel back to back; pauses read low and are closed"
     ),

@@ -48,14 +48,25 @@ UNITS: Mapping[str, str] = {
     "average_power": "W",
     "energy": "J",
     "device_busy_share": "1",
+    "epochs_to_target": "1",
 }
 """Quantity -> the one unit it is stored in."""
 
 SCOPES = frozenset(
-    {"kernel", "kernel_and_dispatch", "host_wall", "allocator", "device_monitor", "gpu_board", "node_ac"}
+    {
+        "kernel",
+        "kernel_and_dispatch",
+        "host_wall",
+        "allocator",
+        "device_monitor",
+        "gpu_board",
+        "host_cpu",
+        "node_ac",
+    }
 )
 """kernel: replayed in a graph, no host in it. kernel_and_dispatch: device events around one call.
-device_monitor: vendor's tool, context included. gpu_board: the boards alone. node_ac: input of the node."""
+device_monitor: vendor's tool, context included. gpu_board: the boards alone. host_cpu: the processors' own
+counters. node_ac: input of the node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,3 +116,8 @@ def carried(room: float, readings: Sequence[CapReading], left: FloatArray) -> fl
     distance = np.abs(np.log([reading.room / room for reading in readings]))
     weight = np.exp(-distance / _REACH)
     return float(weight @ left) / (float(weight.sum()) + _NOTHING)
+
+
+def is_between(limit_w: float, read_w: Sequence[float]) -> bool:
+    """Whether readings at limits `read_w` enclose a limit; beyond them a fit says much less."""
+    return min(read_w, default=limit_w + 1.0) <= limit_w <= max(read_w, default=limit_w - 1.0)

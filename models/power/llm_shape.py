@@ -14,6 +14,8 @@ from typing import Any
 from predictor.errors import InvalidRequest
 
 _CACHE_BYTES, _STATE_BYTES = 2, 4
+# Families whose feed-forwards are up and down without a gate, as those of the hybrid family are.
+_UNGATED = frozenset({"falcon", "gpt_bigcode", "gpt_neox", "opt", "phi", "starcoder2"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +163,7 @@ def _window_layers(fields: Mapping[str, Any], layers: int) -> int:
 
 
 def _feed_forwards(fields: Mapping[str, Any], layers: int, hidden: int, pattern: object) -> dict[str, int]:
-    # A plain up and down in the hybrid family, gate, up and down in the others.
-    matrices = 2 if isinstance(pattern, str) else 3
+    matrices = 2 if isinstance(pattern, str) or fields.get("model_type") in _UNGATED else 3
     experts = _size(fields, "num_experts", "num_local_experts", "n_routed_experts", default=0)
     inner = _size(fields, "intermediate_size_mlp", "intermediate_size", default=0)
     if not experts:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import hypot
 
 from predictor.api.predictor import Predictor
 from predictor.compose.interval import log_interval
 from predictor.errors import InvalidRequest, PerfcastError
 from predictor.models.power.board_power import Reading, limit_w
+from predictor.models.power.cap import is_between
 from predictor.request import PredictionRequest
 from predictor.types import Interval
 
-# 90th percentiles of the errors on held-out caps of measured jobs: 6.3 % of the times, 5.1 % of the watts.
-ANCHORED_TIME_LOG_SPREAD = 0.065
-ANCHORED_POWER_LOG_SPREAD = 0.052
+# 90th percentiles of the log errors of (seconds, watts) of measured jobs, networks left out of the model: between
+# two caps that were read, and beyond all of them (one reading, at the default limit).
+BETWEEN_LOG_SPREADS = (0.046, 0.043)
+BEYOND_LOG_SPREADS = (0.127, 0.080)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +100,14 @@ def _caps(
     for cap in limits:
         answer = predictor.predict(replace(request, power_limit_w=cap))
         time, power = answer.iteration_time_s, answer.average_power_w
+        energy = answer.energy_j
         if readings:
             seconds, watts = job.model.anchored(job.profile, job.device, readings, cap)
-            time = log_interval(seconds, ANCHORED_TIME_LOG_SPREAD)
-            power = log_interval(min(watts, cap * 1.02), ANCHORED_POWER_LOG_SPREAD)
-        energy = _energy(time, power, answer.device_count) if readings else answer.energy_j
+            between = is_between(cap, [limit_w(job.device, reading.power_limit_w) for reading in readings])
+            of_time, of_power = BETWEEN_LOG_SPREADS if between else BEYOND_LOG_SPREADS
+            time, power = log_interval(seconds, of_time), log_interval(min(watts, cap * 1.02), of_power)
+            total = time.value * power.value * answer.device_count
+            energy = log_interval(total, hypot(of_time, of_power))
         points.append(
             SweepPoint(
                 power_limit_w=cap,
@@ -115,11 +121,6 @@ def _caps(
             )
         )
     return points
-
-
-def _energy(time: Interval, power: Interval, devices: int) -> Interval:
-    spread = (ANCHORED_TIME_LOG_SPREAD**2 + ANCHORED_POWER_LOG_SPREAD**2) ** 0.5
-    return log_interval(time.value * power.value * devices, spread)
 
 
 def _with_front(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:

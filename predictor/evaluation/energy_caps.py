@@ -17,6 +17,7 @@ from predictor.evaluation.energy_jobs import SUITE, is_zeus, workload
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, coverage_row, error_rows
 from predictor.models.calibration import conformal_quantile
 from predictor.models.power.board_power import PowerModel, Reading, headroom
+from predictor.models.power.cap import is_between
 from predictor.models.power.rows import PowerSample
 from predictor.models.power.training import train_power
 
@@ -25,7 +26,10 @@ TIME_GOAL, ENERGY_GOAL, OPTIMUM_GOAL = 0.04, 0.06, 0.8
 
 @dataclass(frozen=True, slots=True)
 class CapCell:
-    """A reading under a cap and our answer; seconds of an epoch, or relative to the default limit."""
+    """A reading under a cap and our answer; seconds of an epoch, or relative to the default limit.
+
+    `between`: the job was read at a lower and at a higher cap as well.
+    """
 
     hold: str
     job: str
@@ -34,6 +38,7 @@ class CapCell:
     measured_w: float
     time_s: float
     power_w: float
+    between: bool = False
 
 
 def cap_cells(samples: Sequence[PowerSample]) -> Iterator[CapCell]:
@@ -58,11 +63,13 @@ def _model(samples: Sequence[PowerSample]) -> PowerModel:
 
 
 def _anchored(model: PowerModel, sweep: Sequence[PowerSample], limit_w: float) -> Iterator[CapCell]:
-    readings = [Reading(s.limit_w, s.time_s, s.power_w) for s in sweep if s.limit_w != limit_w]
+    others = [s for s in sweep if s.limit_w != limit_w]
+    readings = [Reading(s.limit_w, s.time_s, s.power_w) for s in others]
     for sample in sweep:
         if sample.limit_w == limit_w and readings:
             time_s, power_w = model.anchored(sample.profile, sample.device, readings, limit_w)
-            yield CapCell("cap", sample.job, limit_w, sample.time_s, sample.power_w, time_s, power_w)
+            between = is_between(limit_w, [other.limit_w for other in others])
+            yield CapCell("cap", sample.job, limit_w, sample.time_s, sample.power_w, time_s, power_w, between)
 
 
 def _relative(model: PowerModel, sweep: Sequence[PowerSample]) -> Iterator[CapCell]:
@@ -131,13 +138,15 @@ def cap_rows(cells: Sequence[CapCell]) -> list[EvaluationRow]:
 
 
 def _inside(cells: Sequence[CapCell], left: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether log errors lie in intervals calibrated on the other networks."""
+    """Whether log errors lie in intervals calibrated on the other networks, by what the readings enclose."""
     networks = np.array([cell.job.split(" ", 2)[:2][-1] for cell in cells])
+    between = np.array([cell.between for cell in cells])
     inside = np.zeros(len(cells), dtype=np.bool_)
     for network in np.unique(networks):
-        others = left[networks != network]
-        own = networks == network
-        inside[own] = left[own] <= (conformal_quantile(others) if others.size else np.inf)
+        for kind in (False, True):
+            own = (networks == network) & (between == kind)
+            others = left[(networks != network) & (between == kind)]
+            inside[own] = left[own] <= (conformal_quantile(others) if others.size else np.inf)
     return inside
 
 

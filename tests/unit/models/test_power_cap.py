@@ -3,7 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor.models.power.cap import KNEE, CapCurve, CapReading, clock_at, dynamic_power, fit_curve
+from predictor.models.power.cap import (
+    KNEE,
+    CapCurve,
+    CapReading,
+    clock_at,
+    dynamic_power,
+    fit_curve,
+    is_between,
+)
 
 
 def test_power_and_clock_invert_each_other() -> None:
@@ -39,3 +47,10 @@ def test_readings_move_the_curve() -> None:
     found, base = fit_curve(guess, readings)
     assert np.exp(base) * found.stretch(0.3) == pytest.approx(50.0 * truth.stretch(0.3), rel=0.04)
     assert found.demand == pytest.approx(1.3, rel=0.25)
+
+
+def test_a_limit_lies_between_readings_or_beyond_them() -> None:
+    assert is_between(150.0, [100.0, 200.0])
+    assert is_between(200.0, [200.0])
+    assert not is_between(150.0, [200.0, 250.0])
+    assert not is_between(150.0, [])

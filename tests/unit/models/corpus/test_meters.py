@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from predictor.models.corpus import ml_energy_diffusion, ml_energy_v2, wilkins
 from predictor.models.corpus.meters import METERS
 from predictor.models.corpus.mlperf_power import SOURCE as NODE_SOURCE
 from predictor.models.corpus.schema import SCOPES
@@ -9,7 +10,8 @@ from predictor.models.train import KERNEL_POWER_SOURCE, POWER_SOURCES, SERVING_S
 
 
 def test_sources_of_watts_have_meters() -> None:
-    assert {*POWER_SOURCES, KERNEL_POWER_SOURCE, SERVING_SOURCE, NODE_SOURCE} == set(METERS)
+    judged = {ml_energy_v2.SOURCE, ml_energy_diffusion.SOURCE, wilkins.SOURCE}
+    assert {*POWER_SOURCES, KERNEL_POWER_SOURCE, SERVING_SOURCE, NODE_SOURCE, *judged} == set(METERS)
     assert all(meter.scope in SCOPES for meter in METERS.values())
 
 
