@@ -18,8 +18,8 @@ from predictor.models.power.cap import is_between
 from predictor.request import PredictionRequest
 from predictor.types import Interval
 
-# 90th percentiles of the log errors of (seconds, watts) of measured jobs, networks left out of the model: between
-# two caps that were read, and beyond all of them (one reading, at the default limit).
+# 90th percentiles of the log errors of (seconds, watts), networks of measured jobs left out of the model:
+# between two caps that were read, and beyond all of them (one reading, at the default limit).
 BETWEEN_LOG_SPREADS = (0.046, 0.043)
 BEYOND_LOG_SPREADS = (0.127, 0.080)
 
