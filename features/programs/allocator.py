@@ -7,7 +7,8 @@ rules are those that PyTorch documents for its CUDA allocator ("CUDA semantics",
   20 MiB segments, larger ones get a segment of their own size rounded up to 2 MiB;
 - a request takes the smallest free block of its pool that is large enough; what is left over is split off
   when it is at least 512 B (small pool) or more than 1 MiB (large pool);
-- a freed block merges with free neighbours inside its segment. Nothing returns to the driver.
+- a freed block merges with free neighbours inside its segment. Nothing returns to the driver while it has more;
+- when the driver has no more, segments without a block in use are given back before the request fails.
 
 No device, no addresses of real memory, no threads: a pure function of the sequence of calls.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from predictor.units import MIB
 
@@ -34,12 +36,26 @@ _ADDRESSES = 2**_ADDRESS_BITS - 1
 _SIZE, _FREE, _BEFORE, _AFTER, _SMALL = range(5)
 
 
+class DeviceIsFull(Exception):
+    """A request cannot be served, not even after all unused segments went back."""
+
+
 class CachingAllocator:
     """Hands out addresses and keeps count. `release` takes an address that `allocate` returned."""
 
-    __slots__ = ("_blocks", "_next", "_pools", "live_bytes", "peak_live_bytes", "reserved_bytes")
+    __slots__ = (
+        "_blocks",
+        "_capacity",
+        "_next",
+        "_pools",
+        "live_bytes",
+        "peak_live_bytes",
+        "reserved_bytes",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, capacity_bytes: float = inf) -> None:
+        """`capacity_bytes` is what the driver has; beyond it a request raises DeviceIsFull."""
+        self._capacity = capacity_bytes
         self._blocks: dict[int, list[int]] = {}
         # Free blocks of the large and the small pool, sorted by size and then by address: both in one number,
         # which compares faster than a pair.
@@ -129,8 +145,26 @@ class CachingAllocator:
             size = MEDIUM_SEGMENT_BYTES
         else:
             size = -(-wanted // SEGMENT_GRANULE_BYTES) * SEGMENT_GRANULE_BYTES
+        if self.reserved_bytes + size > self._capacity:
+            self._give_back()
+            if self.reserved_bytes + size > self._capacity:
+                raise DeviceIsFull
         address = self._next
         self._next += size
         self.reserved_bytes += size
         self._blocks[address] = [size, True, -1, -1, small]
         return address
+
+    def _give_back(self) -> None:
+        """Returns every segment that is one free block."""
+        for pool in self._pools:
+            kept = []
+            for key in pool:
+                address = key & _ADDRESSES
+                size, _, before, after, _ = self._blocks[address]
+                if before < 0 and after < 0:
+                    del self._blocks[address]
+                    self.reserved_bytes -= size
+                else:
+                    kept.append(key)
+            pool[:] = kept

@@ -10,18 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from math import isqrt
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import InvalidGraph
-from predictor.features.programs.allocator import CachingAllocator
+from predictor.features.programs.allocator import CachingAllocator, DeviceIsFull
 from predictor.features.programs.work import MemoryWork
 
 IntArray: TypeAlias = NDArray[np.int64]
 
 _LARGE_WORKSPACE_FACTOR = 4
+NEEDED_WITHIN = 0.004
+"""How exact `MemoryTimeline.needed_bytes` is."""
 # Beyond it, sums of sums leave 64 bits.
 LARGEST_BYTES = 2**60
 
@@ -267,6 +270,22 @@ class MemoryTimeline:
             ),
         )
 
+    def needed_bytes(self) -> int:
+        """The least memory with which an allocator serves two iterations, workspaces apart, to NEEDED_WITHIN.
+
+        Under pressure it gives unused segments back, so that this is less than what it would like to keep
+        (`MemoryWork.reserved_bytes`), and more than the tensors by what blocks in use keep from it.
+        """
+        schedule = _Schedule.of(self)
+        low, high = int(self.total_bytes.max()), schedule.reserved_bytes(0)
+        while high > low * (1 + NEEDED_WITHIN):
+            middle = isqrt(low * high)
+            if schedule.runs_within(middle):
+                high = middle
+            else:
+                low = middle
+        return high
+
 
 @dataclass(frozen=True, slots=True)
 class _Schedule:
@@ -315,12 +334,22 @@ class _Schedule:
 
     def reserved_bytes(self, workspace_factor: int) -> int:
         """What a caching allocator has taken from the driver after two iterations."""
-        allocator = CachingAllocator()
+        return self._run(CachingAllocator(), workspace_factor).reserved_bytes
+
+    def runs_within(self, capacity_bytes: float) -> bool:
+        """Whether two iterations without workspaces find room."""
+        try:
+            self._run(CachingAllocator(capacity_bytes), 0)
+        except DeviceIsFull:
+            return False
+        return True
+
+    def _run(self, allocator: CachingAllocator, workspace_factor: int) -> CachingAllocator:
         sizes = [*self.sizes, *(workspace_factor * size for size in self.workspaces)]
         addresses = [-1] * len(sizes)
         for events in (self.persistent, *self.iterations[workspace_factor > 0]):
             allocator.run(sizes, events, addresses)
-        return allocator.reserved_bytes
+        return allocator
 
 
 def _by_step(steps: Iterable[int]) -> dict[int, list[int]]:

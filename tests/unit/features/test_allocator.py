@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.features.programs.allocator import CachingAllocator
+from predictor.features.programs.allocator import CachingAllocator, DeviceIsFull
 from predictor.units import KIB, MIB
 
 
@@ -58,6 +58,30 @@ def test_best_fit_takes_the_smallest_block() -> None:
     allocator.release(large)
     allocator.release(small)
     assert allocator.allocate(12 * MIB) == small
+
+
+def test_a_full_device_gets_unused_segments_back_before_a_request_fails() -> None:
+    allocator = CachingAllocator(50 * MIB)
+    allocator.release(allocator.allocate(30 * MIB))
+    # 30 MiB lie unused and are too small: with them there would be no room.
+    address = allocator.allocate(40 * MIB)
+    assert allocator.reserved_bytes == 40 * MIB
+    with pytest.raises(DeviceIsFull):
+        allocator.allocate(20 * MIB)
+    allocator.release(address)
+    allocator.allocate(50 * MIB)
+    assert allocator.reserved_bytes == 50 * MIB
+
+
+def test_a_segment_with_a_block_in_use_stays() -> None:
+    allocator = CachingAllocator(64 * MIB)
+    whole = allocator.allocate(40 * MIB)
+    allocator.release(whole)
+    allocator.allocate(30 * MIB)
+    # 10 MiB of the segment are free, and no use for 25 MiB.
+    with pytest.raises(DeviceIsFull):
+        allocator.allocate(25 * MIB)
+    assert allocator.reserved_bytes == 40 * MIB
 
 
 def test_a_block_is_released_once() -> None:

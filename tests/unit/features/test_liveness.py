@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph
+from predictor.features.programs.memory_timeline import NEEDED_WITHIN, Held, Lifetime, Line, MemoryTimeline
 from predictor.features.programs.program import program_of
 from predictor.features.programs.work import MemoryWork
 from predictor.types import Mode, Optimizer, Precision
+from predictor.units import MIB
 from tests.unit.features.graphs import Sketch
 
 # One activation of the chain below.
@@ -146,3 +150,33 @@ def test_doubling_the_batch_doubles_activations_only() -> None:
     assert large.activation_bytes == 2 * small.activation_bytes
     assert large.parameter_bytes == small.parameter_bytes
     assert large.optimizer_state_bytes == small.optimizer_state_bytes
+
+
+def steps_of(*tensors: tuple[int, int, int]) -> MemoryTimeline:
+    """An iteration of three steps and tensors of so many MiB, from one step to another."""
+    lifetimes = [
+        Lifetime(Line.TRANSIENT, size * MIB, begin, end, f"t{index}", begin)
+        for index, (size, begin, end) in enumerate(tensors)
+    ]
+    return MemoryTimeline.of(
+        lifetimes,
+        length=3,
+        forward_length=3,
+        training=False,
+        held=Held(0, 0, (), (), (), 0),
+        workspaces={},
+    )
+
+
+def test_a_full_device_needs_less_than_an_allocator_keeps() -> None:
+    # Each tensor is too large for the segments before it, which a device with room to spare keeps.
+    timeline = steps_of((100, 0, 0), (200, 1, 1), (300, 2, 2))
+    assert timeline.work().reserved_bytes == 600 * MIB
+    assert timeline.needed_bytes() == pytest.approx(300 * MIB, rel=NEEDED_WITHIN)
+
+
+def test_what_is_in_use_keeps_its_segment() -> None:
+    # 60 of the first 100 MiB are taken again, and the 40 beside them do not hold 50.
+    timeline = steps_of((100, 0, 0), (60, 1, 2), (50, 2, 2))
+    assert timeline.total_bytes.max() == 110 * MIB
+    assert timeline.needed_bytes() == 150 * MIB
