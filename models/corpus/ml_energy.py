@@ -1,8 +1,9 @@
 """ML.ENERGY leaderboard v3: steady-state serving of decoders on vLLM, H100 and B200, 1 to 8 devices.
 
 Energy is that of all boards; energy per token x throughput = power exactly, so two rows a run say all. The
-prompts' mean lengths are not published: PROMPT_TOKENS are set by task, once, from the sizes of such prompts
-(images and videos are hundreds to thousands of tokens).
+prompts' mean lengths are not published: PROMPT_TOKENS are set by task, once, from the running batches of the
+runs whose caches were full (room for caches / running batch - half an answer; the least of a task's runs),
+those of reasoning from the size of such questions.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ TASKS: Mapping[str, str] = {
     "video-chat": "video",
 }
 PROMPT_TOKENS: Mapping[str, float] = {
-    "chat": 250.0,
-    "reasoning": 300.0,
-    "code": 600.0,
-    "image": 1500.0,
-    "video": 5000.0,
+    "chat": 130.0,
+    "reasoning": 200.0,
+    "code": 1700.0,
+    "image": 780.0,
+    "video": 6400.0,
 }
 
 
