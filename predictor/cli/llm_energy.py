@@ -68,12 +68,12 @@ def answer_to_json(found: ServingAnswer) -> dict[str, Any]:
 
 def _view(found: ServingAnswer) -> Any:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     from predictor.cli import text as txt
+    from predictor.cli.fitted_table import FittedTable
 
-    table = Table.grid(padding=(0, 2))
+    table = FittedTable("<", "<", "<", "")
 
     def line(label: str, interval: Interval, form: txt.Formatter, note: str = "") -> None:
         bounds = Text(txt.span(interval, form), "dim")

@@ -77,7 +77,7 @@ def _view(model: str, cost: MemoryCost, series: MemorySeries, top: int) -> Rende
     for name, size in sorted(cost.breakdown_bytes.items(), key=lambda item: -item[1]):
         if size:
             lines.add_row(txt.words(name), txt.size(size), txt.percent(size / peak.value))
-    alive = FittedTable("tensor", "made by?", "held as", ">size")
+    alive = FittedTable("<tensor", "made by??", "held as?", ">size")
     for tensor in series.alive[:top]:
         alive.add_row(
             txt.shortened(tensor.name, 44),

@@ -7,7 +7,6 @@ from math import exp
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from predictor.cli import text as txt
@@ -68,15 +67,15 @@ def comparison_view(
     table = FittedTable(
         "device",
         "precision??",
-        "batch",
+        "<batch",
         ">iteration",
         f">{_coverage(first)} interval?",
         ">samples/s",
         "",
-        "????",
-        ">memory",
+        "<????",
+        ">memory?",
         "",
-        ">J/sample??",
+        ">energy/sample??",
         ">power???",
     )
     best = _best(answers)
@@ -136,8 +135,8 @@ def _title(request: PredictionRequest, answer: Prediction, model: str) -> Text:
     )
 
 
-def _headline(answer: Prediction) -> Table:
-    table = Table.grid(padding=(0, 2))
+def _headline(answer: Prediction) -> FittedTable:
+    table = FittedTable("<", "<", "<", "")
 
     def line(label: str, interval: Interval, form: txt.Formatter, note: Text | str = "") -> None:
         bounds = f"{txt.span(interval, form)}"
@@ -181,11 +180,8 @@ def _breakdowns(answer: Prediction) -> SideBySide:
 _LEAST_SHARE = 1e-6
 
 
-def _breakdown(title: str, parts: Mapping[str, float], form: txt.Formatter) -> Table:
-    table = Table.grid(padding=(0, 1))
-    for _ in range(4):
-        table.add_column(no_wrap=True)
-    table.add_row(Text(title, _LABEL))
+def _breakdown(title: str, parts: Mapping[str, float], form: txt.Formatter) -> RenderableType:
+    table = FittedTable("<", "<?", ">", ">", gap=1)
     total = sum(parts.values()) or 1.0
     for name, value in parts.items():
         share = value / total
@@ -193,10 +189,10 @@ def _breakdown(title: str, parts: Mapping[str, float], form: txt.Formatter) -> T
             table.add_row(
                 txt.words(name),
                 Text(txt.bar(share, _BAR_WIDTH), "cyan"),
-                Text(form(value), justify="right"),
-                Text(txt.percent(share), "dim", justify="right"),
+                form(value),
+                Text(txt.percent(share), "dim"),
             )
-    return table
+    return Group(Text(title, _LABEL), table)
 
 
 def _exchange_lines(explanation: Explanation) -> list[RenderableType]:
@@ -218,8 +214,8 @@ def _op_table(explanation: Explanation, top: int) -> FittedTable:
         "phase",
         ">count",
         ">time",
-        "share?",
-        "",
+        "<share?",
+        "<",
         "bound by",
         ">of floor??",
         ">FLOP???",

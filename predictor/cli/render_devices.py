@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from predictor.cli import text as txt
@@ -17,7 +16,7 @@ from predictor.units import format_quantity
 def device_table(devices: Sequence[DeviceSpec]) -> RenderableType:
     """One line per device."""
     table = FittedTable(
-        "id", "name????", "kind", ">memory", ">bandwidth", ">FP32", ">matrix??", ">power", ">year???"
+        "<id", "name????", "kind??", ">memory", ">bandwidth", ">FP32?", ">matrix??", ">power", ">year???"
     )
     for device in devices:
         compute, peak = _best_matrix(device)
@@ -37,7 +36,7 @@ def device_table(devices: Sequence[DeviceSpec]) -> RenderableType:
 
 def device_view(device: DeviceSpec) -> RenderableType:
     """All fields of one device."""
-    table = Table.grid(padding=(0, 2))
+    table = FittedTable("<", "")
 
     def line(label: str, value: str) -> None:
         if value:

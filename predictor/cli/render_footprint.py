@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from predictor.cli import text as txt
+from predictor.cli.fitted_table import FittedTable
 from predictor.types import Footprint, Interval
 
 _LABEL, _BOUNDS, _VALUE = "bold", "dim", "bold cyan"
@@ -14,7 +14,7 @@ _LABEL, _BOUNDS, _VALUE = "bold", "dim", "bold cyan"
 
 def footprint_view(found: Footprint) -> RenderableType:
     """Lines under a prediction's headline."""
-    table = Table.grid(padding=(0, 2))
+    table = FittedTable("<", "<", "<", "")
 
     def line(label: str, interval: Interval | None, form: txt.Formatter, note: str) -> None:
         value = Text("unknown", "yellow") if interval is None else Text(form(interval.value), _VALUE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from predictor.cli import text as txt
@@ -19,7 +18,7 @@ from predictor.units import format_quantity
 
 def graph_view(graph: Graph, program: Program, model: str) -> RenderableType:
     """Inputs, outputs, size, and the work of a forward pass by op family."""
-    facts = Table.grid(padding=(0, 2))
+    facts = FittedTable("<", "", "")
     for title, names in (("input", graph.inputs), ("output", graph.outputs)):
         for name in names:
             facts.add_row(Text(title, "bold"), name, _type(graph.values[name]))
@@ -32,7 +31,7 @@ def graph_view(graph: Graph, program: Program, model: str) -> RenderableType:
     facts.add_row(Text("forward", "bold"), format_quantity(flops, "FLOP"), f"for batch {graph.batch}")
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in sorted(graph.opsets.items()))
     facts.add_row(Text("nodes", "bold"), str(len(graph.nodes)), f"opset {opsets}")
-    table = FittedTable("op family", ">ops", ">FLOP", "share??", "", ">bytes moved?")
+    table = FittedTable("op family", ">ops", ">FLOP", "<share??", "<", ">bytes moved?")
     for family, ops, family_flops, moved in family_work(program):
         share = family_flops / flops if flops else 0.0
         table.add_row(

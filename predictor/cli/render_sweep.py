@@ -19,7 +19,14 @@ SWEEP_SCHEMA = "perfcast.sweep/1"
 def sweep_view(points: Sequence[SweepPoint], name: str) -> RenderableType:
     """One line per point, the Pareto front marked."""
     table = FittedTable(
-        "batch", ">cap", ">iteration", ">90 % interval?", ">mean power", ">samples/s??", ">J/sample", ""
+        "<batch",
+        ">cap",
+        ">iteration",
+        ">90 % interval?",
+        ">mean power",
+        ">samples/s??",
+        ">energy/sample",
+        "",
     )
     for point in points:
         mark = Text("◀ front", "bold green") if point.on_front else Text("")
