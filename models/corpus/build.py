@@ -168,7 +168,9 @@ def _build(source: Source, root: Path, out: Path, progress: Progress) -> CorpusE
     if source.id in READERS:
         from predictor.models.corpus.programs import build_programs
 
-        build_programs(source.id, whole_model_rows(out, source.id), root, out, progress=progress)
+        # A build is today's: programs of an older version of the feature code are made again.
+        rows = whole_model_rows(out, source.id)
+        build_programs(source.id, rows, root, out, refresh=True, progress=progress)
     return CorpusEntry(source.id, frame.height, _rows_sha256(frame), counts)
 
 
