@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from math import log
 
 from predictor.compose.interval import log_interval
+from predictor.errors import InvalidRequest, UnknownName
 from predictor.hardware.accounting import Accounting
-from predictor.hardware.prices import find_instance
+from predictor.hardware.catalog import find_device
+from predictor.hardware.prices import find_instance, list_instances
 from predictor.hardware.sites import Intensity
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.models.corpus.chips import chip_of
 from predictor.models.power.node_power import MEASURED_SCALE, NODE_LOG_SPREAD, NodeRest, node_rest
 from predictor.types import Footprint, Interval, Prediction
 
@@ -25,7 +28,11 @@ _USUAL_NODE = 8
 def footprint(
     answer: Prediction, device: DeviceSpec, cluster: ClusterSpec | None, accounting: Accounting
 ) -> Footprint:
-    """The footprint of one iteration of an answer."""
+    """The footprint of one iteration of an answer.
+
+    Raises InvalidRequest when it is priced by an instance that holds other chips.
+    """
+    _check_instance(accounting, device)
     nodes = answer.device_count / devices_per_node(answer, device, cluster)
     counted = accounting.node and not device.kind.is_host
     parts, energy = _node(answer, device, cluster, nodes) if counted else _boards(answer)
@@ -132,6 +139,32 @@ def _embodied_g(answer: Prediction, accounting: Accounting) -> float | None:
         return None
     share = answer.iteration_time_s.value / accounting.lifetime_s
     return 1e3 * accounting.embodied_kg_per_device * answer.device_count * share
+
+
+def _check_instance(accounting: Accounting, device: DeviceSpec) -> None:
+    """A device of the user's own may be whatever an instance holds; one of the catalogue is known."""
+    if accounting.instance is None:
+        return
+    price = find_instance(accounting.instance)
+    try:
+        held, known = find_device(price.device), find_device(device.id)
+    except UnknownName:
+        return
+    if chip_of(held.id) != chip_of(known.id):
+        fitting = [one.id for one in list_instances() if _holds(one.device, device.id)]
+        example = f", e.g. {', '.join(fitting[:3])}" if fitting else "; no table lists one"
+        raise InvalidRequest(
+            f"instance {price.id} holds {price.device}, not {device.id}; "
+            f"expected an instance of that chip{example}, or --price-per-hour",
+            field="instance",
+        )
+
+
+def _holds(listed: str, device_id: str) -> bool:
+    try:
+        return chip_of(find_device(listed).id) == chip_of(device_id)
+    except UnknownName:
+        return False
 
 
 def _cost(answer: Prediction, accounting: Accounting, energy: Interval) -> tuple[Interval | None, str]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from predictor.compose.footprint import carbon_of, footprint
+from predictor.errors import InvalidRequest
 from predictor.hardware.accounting import Accounting
 from predictor.hardware.carbon_trace import HourlyTrace
 from predictor.hardware.catalog import default_cluster, find_device
@@ -111,15 +112,25 @@ def test_prices_per_hour_and_of_whole_instances() -> None:
     per_device = footprint(answer(), H100, None, Accounting(usd_per_device_hour=2.5))
     assert per_device.cost_usd is not None
     assert per_device.cost_usd.value == pytest.approx(8 * 2.5 * 0.5 / 3600)
-    instance = footprint(answer(9), H100, None, Accounting(instance="aws:p4d.24xlarge"))
+    instance = footprint(answer(9), H100, None, Accounting(instance="aws:p5.48xlarge"))
     assert instance.cost_usd is not None
-    price = find_instance("aws:p4d.24xlarge")
+    price = find_instance("aws:p5.48xlarge")
     assert instance.cost_usd.value == pytest.approx(2 * price.usd_per_hour * 0.5 / 3600)
     assert price.date in instance.cost_note
     power = footprint(answer(), H100, None, Accounting(site=Site("x", "X", usd_per_kwh=0.3)))
     assert power.cost_usd is not None
     assert power.cost_usd.value == pytest.approx(power.energy_j.value / 3.6e6 * 0.3)
     assert "electricity alone" in power.cost_note
+
+
+def test_an_instance_of_other_chips_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"holds NVIDIA A100, not h100-sxm-80gb.*e\.g\. aws:p5"):
+        footprint(answer(), H100, None, Accounting(instance="aws:p4d.24xlarge"))
+    # Boards of one chip differ in memory and form factor, and lists do not say which they mean.
+    small = footprint(answer(), find_device("a100-pcie-80gb"), None, Accounting(instance="aws:p4d.24xlarge"))
+    assert small.cost_usd is not None
+    own = footprint(answer(), replace(H100, id="my-gpu"), None, Accounting(instance="aws:p4d.24xlarge"))
+    assert own.cost_usd is not None
 
 
 def test_a_job_is_charged_its_share_of_a_node() -> None:
