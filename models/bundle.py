@@ -194,6 +194,24 @@ class Bundle:
         params: Mapping[str, Any] = self._entry(model)["params"]
         return params
 
+    def matching(self, model: str, **built: object) -> Mapping[str, Any] | None:
+        """`params` of a model that a bundle may lack; None where it does.
+
+        `built`: what this version builds, by the name of the parameter that says what was trained on.
+        Raises InvalidBundle where the two differ.
+        """
+        if model not in self.models:
+            return None
+        params = self.params(model)
+        for name, value in built.items():
+            trained = params.get(name, ())
+            if (tuple(trained) if isinstance(trained, list) else trained) != value:
+                raise InvalidBundle(
+                    f"{self.path}: {model} was trained on other {name.replace('_', ' ')} than this version "
+                    "builds; run `perfcast train`"
+                )
+        return params
+
     def boosters(self, model: str) -> tuple[str, ...]:
         """Names of the boosters of `model`, sorted."""
         if (base := self._elsewhere(model)) is not None:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.errors import InvalidBundle
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.types import Interval, Recompute
@@ -148,15 +147,8 @@ class AllocatedModel:
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> AllocatedModel | None:
         """None for a bundle without the model. Raises InvalidBundle: trained on other features."""
-        if MODEL_NAME not in bundle.models:
-            return None
-        params = bundle.params(MODEL_NAME)
-        if tuple(params.get("features", ())) != ALLOCATED_FEATURES:
-            raise InvalidBundle(
-                f"{bundle.path}: {MODEL_NAME} was trained on other features than this version builds; run "
-                "`perfcast train`"
-            )
-        return cls(params, bundle.booster(MODEL_NAME, BOOSTER))
+        params = bundle.matching(MODEL_NAME, features=ALLOCATED_FEATURES)
+        return None if params is None else cls(params, bundle.booster(MODEL_NAME, BOOSTER))
 
     @classmethod
     def from_trained(cls, trained: TrainedModel) -> AllocatedModel:

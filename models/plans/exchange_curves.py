@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.errors import InvalidBundle, UnknownName
+from predictor.errors import UnknownName
 from predictor.hardware.catalog import find_device
 from predictor.hardware.links import own_link
 from predictor.hardware.spec import ClusterSpec, ExchangeOrigin, LinkSpec
@@ -205,15 +205,8 @@ class ExchangeModel:
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> ExchangeModel | None:
         """None for a bundle without the model. Raises InvalidBundle: of other collectives or links."""
-        if MODEL_NAME not in bundle.models:
-            return None
-        params = bundle.params(MODEL_NAME)
-        if tuple(params.get("ops", ())) != OPS or tuple(params.get("links", ())) != LINKS:
-            raise InvalidBundle(
-                f"{bundle.path}: exchanges were trained for other collectives or links than this version "
-                "knows; run `perfcast train`"
-            )
-        return cls._of(params, bundle.booster(MODEL_NAME, BOOSTER))
+        params = bundle.matching(MODEL_NAME, ops=OPS, links=LINKS)
+        return None if params is None else cls._of(params, bundle.booster(MODEL_NAME, BOOSTER))
 
     @classmethod
     def from_trained(cls, trained: TrainedModel) -> ExchangeModel:

@@ -166,12 +166,12 @@ def half_widths(table: ExchangeTable, residual: FloatArray, nearest: FloatArray)
     Networks between nodes differ more than boards, so they count as similar at best.
     """
     large = table.log_size >= _LARGE
-    same = large & is_known(table, nearest)
+    same = large & is_timed_elsewhere(table, nearest)
     near = large & (nearest <= REACH) & ~same
     return _half_width(residual[same], table.system[same]), _half_width(residual[near], table.system[near])
 
 
-def is_known(table: ExchangeTable, nearest: FloatArray) -> NDArray[np.bool_]:
+def is_timed_elsewhere(table: ExchangeTable, nearest: FloatArray) -> NDArray[np.bool_]:
     """(n,) whether others timed such ranks of such a device in a node."""
     in_node = np.array([facts.nodes == 1 for facts in table.curves])[table.curve]
     return np.asarray(in_node & (nearest < SAME))

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from predictor.errors import InvalidBundle
 from predictor.features.tables.tiles import FloatArray
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
@@ -135,15 +134,8 @@ class StepCorrection:
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> StepCorrection | None:
         """None for a bundle without the model. Raises InvalidBundle: trained on other columns."""
-        if MODEL_NAME not in bundle.models:
-            return None
-        params = bundle.params(MODEL_NAME)
-        if tuple(params.get("columns", ())) != COLUMNS:
-            raise InvalidBundle(
-                f"{bundle.path}: step_correction was trained on other columns than this version builds; "
-                "run `perfcast train`"
-            )
-        return cls._of(params, bundle.booster(MODEL_NAME, BOOSTER))
+        params = bundle.matching(MODEL_NAME, columns=COLUMNS)
+        return None if params is None else cls._of(params, bundle.booster(MODEL_NAME, BOOSTER))
 
     @classmethod
     def from_trained(cls, trained: TrainedModel) -> StepCorrection:

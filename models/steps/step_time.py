@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.errors import InvalidBundle
 from predictor.features.programs.work import OpWork
 from predictor.features.programs.work_table import work_table
 from predictor.features.tables.tiles import FloatArray
@@ -115,14 +114,9 @@ class StepTimeModel:
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> StepTimeModel | None:
         """None for a bundle without the model. Raises InvalidBundle: trained on other columns."""
-        if MODEL_NAME not in bundle.models:
+        params = bundle.matching(MODEL_NAME, feature_schema=schema_hash())
+        if params is None:
             return None
-        params = bundle.params(MODEL_NAME)
-        if params.get("feature_schema") != schema_hash():
-            raise InvalidBundle(
-                f"{bundle.path}: step_time was trained on other feature columns than this version builds; "
-                "run `perfcast train`"
-            )
         return cls._of(params, {name: bundle.booster(MODEL_NAME, name) for name in params["priors"]})
 
     @classmethod

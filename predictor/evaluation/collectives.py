@@ -18,7 +18,7 @@ from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
 from predictor.models.corpus.build import Progress, read_source
 from predictor.models.corpus.exchanges import SOURCES
 from predictor.models.plans.exchange_rows import ExchangeFacts, ExchangeTable, FloatArray, exchange_table
-from predictor.models.plans.exchange_training import half_widths, held_out, is_known
+from predictor.models.plans.exchange_training import half_widths, held_out, is_timed_elsewhere
 from predictor.models.train import SEED
 
 _SUITE = "collectives"
@@ -100,7 +100,7 @@ def _macro(table: ExchangeTable, residual: FloatArray) -> list[EvaluationRow]:
 
 def _coverage(table: ExchangeTable, residual: FloatArray, nearest: FloatArray) -> list[EvaluationRow]:
     """Each system's half-width comes from the held-out errors of the others."""
-    inside, known = np.zeros(len(table), dtype=bool), is_known(table, nearest)
+    inside, known = np.zeros(len(table), dtype=bool), is_timed_elsewhere(table, nearest)
     for name in np.unique(table.system):
         mine = table.system == name
         same, similar = half_widths(table.take(~mine), residual[~mine], nearest[~mine])

@@ -149,3 +149,14 @@ def test_absent_names_are_named(model: TrainedModel, tmp_path: Path) -> None:
         bundle.params("x")
     with pytest.raises(InvalidBundle, match="no booster 'x'"):
         bundle.booster("m", "x")
+
+
+def test_a_model_that_was_trained_on_something_else_is_refused(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b", {"step": TrainedModel(params={"columns": ["a", "b"], "schema": "x"})}, {})
+    bundle = Bundle.load(tmp_path / "b")
+    assert bundle.matching("other", columns=("a",)) is None
+    assert bundle.matching("step", columns=("a", "b"), schema="x") == bundle.params("step")
+    with pytest.raises(InvalidBundle, match="step was trained on other columns"):
+        bundle.matching("step", columns=("a",))
+    with pytest.raises(InvalidBundle, match="step was trained on other feature schema"):
+        bundle.matching("step", feature_schema="y")
