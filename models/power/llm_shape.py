@@ -92,12 +92,20 @@ class LlmShape:
 def llm_shape(config: Mapping[str, Any]) -> LlmShape:
     """The sizes of a decoder's configuration; of its `text_config` where it has one.
 
-    Raises InvalidRequest naming the field that is absent or no positive whole number.
+    Raises InvalidRequest for a model without a decoder, and naming the field that is absent or no positive
+    whole number.
     """
     fields = config.get("text_config") if isinstance(config.get("text_config"), Mapping) else config
     if "thinker_config" in config:
         fields = config["thinker_config"]["text_config"]
     assert isinstance(fields, Mapping)
+    from predictor.features.architectures.from_config import CACHES, FAMILIES
+
+    name = fields.get("model_type")
+    if name in FAMILIES and name not in CACHES:
+        raise InvalidRequest(
+            f"model_type {name!r} has no decoder; expected one that generates", field="model_type"
+        )
     layers, hidden = _size(fields, "num_hidden_layers"), _size(fields, "hidden_size")
     heads = _size(fields, "num_attention_heads")
     attention, cache, head_dim = _attention(fields, hidden, heads)

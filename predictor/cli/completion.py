@@ -41,6 +41,10 @@ class LengthFlags:
     target: Annotated[
         float | None, typer.Option("--target", metavar="X", help="Value of the curve's target_metric.")
     ] = None
+    workload: Annotated[
+        str | None,
+        typer.Option("--workload", metavar="NAME", help="Dataset or network of the curve's file."),
+    ] = None
     validation: Annotated[
         int, typer.Option("--validation", metavar="N", help="Samples read forward after each epoch.")
     ] = 0
@@ -53,7 +57,8 @@ class LengthFlags:
 
         if sum(part is not None for part in (self.epochs, self.steps, self.curve)) != 1:
             raise InvalidRequest("give one of --steps, --epochs and --curve", field="epochs")
-        epochs = read_epochs(self.curve, self.target) if self.curve is not None else self.epochs
+        curve = None if self.curve is None else read_epochs(self.curve, self.target, self.workload)
+        epochs = self.epochs if curve is None else curve
         return RunLength(self.samples, 1.0 if epochs is None else epochs, self.steps, self.validation)
 
 
@@ -170,12 +175,12 @@ def _view(found: tuple[Completion, ...], limits: list[float | None], name: str) 
         f"all: scope {first.scope}, {first.carbon_note}; {first.cost_note}" if first else "no site or price"
     )
     lines.append(Text(f"boards: scope device · {scope}", "dim"))
-    for one in found:
+    for one, limit in zip(found, limits, strict=True):
         if one.start is not None:
-            choice = one.start
+            choice, cap = one.start, "" if limit is None else f" at {limit:g} W"
             lines.append(
                 Text(
-                    f"batch {one.batch:g}: start at hour {choice.hour}: {grams(choice.carbon_g.value)}, "
+                    f"batch {one.batch:g}{cap}: start at hour {choice.hour}: {grams(choice.carbon_g.value)}, "
                     f"{txt.percent(choice.saved_share)} less than at hour {choice.asked_hour:g} "
                     f"({choice.kind} intensity, {choice.source})"
                 )

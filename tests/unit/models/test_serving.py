@@ -37,6 +37,16 @@ def test_shapes_have_the_published_parameters() -> None:
         assert total / 1e9 == pytest.approx(entry["parameters_billions"], rel=0.01), entry["id"]
 
 
+def test_an_encoder_is_no_decoder() -> None:
+    with pytest.raises(InvalidRequest, match="'albert' has no decoder"):
+        llm_shape({"model_type": "albert", "hidden_size": 8})
+
+
+def test_feed_forwards_without_a_gate_have_two_matrices() -> None:
+    shape = published_shapes()["tiiuae/falcon-7b"]
+    assert shape.dense_parameters == 32 * 2 * 4544 * 18176
+
+
 def test_cache_of_grouped_heads_windows_and_latents() -> None:
     assert published_shapes()[EIGHT].cache_bytes(1000) == 1000 * 32 * 2 * 8 * 128 * 2
     # DeepSeek-V3 keeps 512 + 64 numbers a layer.

@@ -63,3 +63,17 @@ def test_faults_are_named(tmp_path: Path, text: str, target: float | None, fault
 def test_an_absent_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):
         read_epochs(str(tmp_path / "no.csv"))
+
+
+def test_runs_of_several_workloads_are_not_mixed(tmp_path: Path) -> None:
+    path = file(
+        tmp_path,
+        "dataset,network,batch_size,target_metric,target_epoch\n"
+        "imagenet,resnet50,256,0.7,20\ncifar100,shufflenetv2,256,0.7,nan\n",
+    )
+    with pytest.raises(InvalidInput, match=r"2 workloads.*cifar100 shufflenetv2, imagenet resnet50"):
+        load_epochs(path, 0.7)
+    for name in ("imagenet", "resnet50"):
+        assert load_epochs(path, 0.7, name)(256) == 20.0
+    with pytest.raises(InvalidInput, match="no such workload"):
+        load_epochs(path, 0.7, "squad")
