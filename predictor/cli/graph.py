@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -21,7 +21,7 @@ app = typer.Typer(help="Check, show and strip ONNX files, or make them.", no_arg
 app.command("from-config")(from_config.from_config)
 app.command("from-torch")(from_torch.from_torch)
 
-GRAPH_SCHEMA, GRAPH_CHECK_SCHEMA = "perfcast.graph/1", "perfcast.graph-check/1"
+GRAPH_CHECK_SCHEMA = "perfcast.graph-check/1"
 
 
 _Description: TypeAlias = Annotated[
@@ -54,14 +54,13 @@ def show(
     """Show inputs, outputs, parameters, and the work of one forward pass by op family."""
     from predictor.cli.console import data_console
     from predictor.cli.output import write_json
+    from predictor.cli.render_graph import graph_to_json, graph_view
 
     source = _source(model, example_shape, sequence, past_length)
     graph, program = _read(source, batch, dim, input_shape)
     if output is Output.JSON:
-        write_json(_to_json(graph, program))
+        write_json(graph_to_json(graph, program))
         return
-    from predictor.cli.render_graph import graph_view
-
     data_console().print(graph_view(graph, program, opt.model_name(model)))
 
 
@@ -163,40 +162,6 @@ def _read(
         graph, mode=Mode.INFER, precision=Precision.FP32, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
     )
     return graph, program
-
-
-def _to_json(graph: Graph, program: Program) -> dict[str, Any]:
-    def values(names: tuple[str, ...]) -> list[dict[str, Any]]:
-        found = (graph.values[name] for name in names)
-        return [{"name": v.name, "shape": list(v.shape), "dtype": v.dtype.value[0]} for v in found]
-
-    return {
-        "schema": GRAPH_SCHEMA,
-        "graph": graph.fingerprint,
-        "name": graph.name,
-        "batch": graph.batch,
-        "inputs": values(graph.inputs),
-        "outputs": values(graph.outputs),
-        "parameter_count": graph.parameter_count,
-        "node_count": len(graph.nodes),
-        "opsets": dict(graph.opsets),
-        "forward_flops": sum(op.work.flops for op in program.ops),
-        "families": [
-            {"family": family, "ops": count, "flops": flops, "moved_bytes": moved}
-            for family, count, flops, moved in family_work(program)
-        ],
-    }
-
-
-def family_work(program: Program) -> list[tuple[str, int, int, int]]:
-    """(family, ops, FLOPs, bytes moved) of a program, most FLOPs first."""
-    counts: dict[str, list[int]] = {}
-    for op in program.ops:
-        row = counts.setdefault(op.work.family.value, [0, 0, 0])
-        for index, amount in enumerate((1, op.work.flops, op.work.moved_bytes)):
-            row[index] += amount
-    rows = [(family, count, flops, moved) for family, (count, flops, moved) in counts.items()]
-    return sorted(rows, key=lambda row: (-row[2], -row[3], row[0]))
 
 
 def _size(path: str) -> int:

@@ -1,19 +1,21 @@
-"""Graphs as tables for people."""
+"""Graphs as tables for people, and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from predictor.cli import text as txt
 from predictor.cli.fitted_table import FittedTable
-from predictor.cli.graph import family_work
 from predictor.cli.render import indented
 from predictor.features.graph import Graph, Value
 from predictor.features.programs.work import Program
 from predictor.units import format_quantity
+
+GRAPH_SCHEMA = "perfcast.graph/1"
 
 
 def graph_view(graph: Graph, program: Program, model: str) -> RenderableType:
@@ -76,3 +78,39 @@ def coverage_view(known: Mapping[str, int], unknown: Mapping[str, int], model: s
 def _type(value: Value) -> str:
     shape = " x ".join(map(str, value.shape)) or "scalar"
     return f"{value.dtype.value[0]} {shape}"
+
+
+def graph_to_json(graph: Graph, program: Program) -> dict[str, Any]:
+    """Plain fields; work of a forward pass by op family."""
+
+    def values(names: tuple[str, ...]) -> list[dict[str, Any]]:
+        found = (graph.values[name] for name in names)
+        return [{"name": v.name, "shape": list(v.shape), "dtype": v.dtype.value[0]} for v in found]
+
+    return {
+        "schema": GRAPH_SCHEMA,
+        "graph": graph.fingerprint,
+        "name": graph.name,
+        "batch": graph.batch,
+        "inputs": values(graph.inputs),
+        "outputs": values(graph.outputs),
+        "parameter_count": graph.parameter_count,
+        "node_count": len(graph.nodes),
+        "opsets": dict(graph.opsets),
+        "forward_flops": sum(op.work.flops for op in program.ops),
+        "families": [
+            {"family": family, "ops": count, "flops": flops, "moved_bytes": moved}
+            for family, count, flops, moved in family_work(program)
+        ],
+    }
+
+
+def family_work(program: Program) -> list[tuple[str, int, int, int]]:
+    """(family, ops, FLOPs, bytes moved) of a program, most FLOPs first."""
+    counts: dict[str, list[int]] = {}
+    for op in program.ops:
+        row = counts.setdefault(op.work.family.value, [0, 0, 0])
+        for index, amount in enumerate((1, op.work.flops, op.work.moved_bytes)):
+            row[index] += amount
+    rows = [(family, count, flops, moved) for family, (count, flops, moved) in counts.items()]
+    return sorted(rows, key=lambda row: (-row[2], -row[3], row[0]))
