@@ -23,6 +23,7 @@ from predictor.parallel.sharding.registry import Axis
 from predictor.parallel.sharding.regroup import with_sums_together
 from predictor.parallel.sharding.sequence import positions
 from predictor.types import CpKind, Notice
+from predictor.units import format_bytes
 
 NOT_SPLIT = "NOT_SPLIT"
 """Code of the notice about what runs whole on every rank."""
@@ -221,8 +222,8 @@ def _notes(book: Book, group: str, made: Realised, reasons: Mapping[int, str], m
         notes.append(
             Notice(
                 PADDED,
-                f"{len(padded)} parameters ({shown}) are padded to divide over {parts} {group} ranks: "
-                f"{extra} bytes more over all of them",
+                f"padded to divide over {parts} {group} ranks: {shown}; {format_bytes(extra)} more over all of "
+                "them",
             )
         )
     notes += [Notice(ASSUMED, f"{group}: {note}") for note in sorted(made.notes)]
