@@ -222,8 +222,7 @@ def _notes(book: Book, group: str, made: Realised, reasons: Mapping[int, str], m
         notes.append(
             Notice(
                 PADDED,
-                f"padded to divide over {parts} {group} ranks: {shown}; {format_bytes(extra)} more over all of "
-                "them",
+                f"padded to divide over {parts} {group} ranks: {shown}; {format_bytes(extra)} more in all",
             )
         )
     notes += [Notice(ASSUMED, f"{group}: {note}") for note in sorted(made.notes)]
