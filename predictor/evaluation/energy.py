@@ -29,12 +29,14 @@ from predictor.evaluation.energy_kernels import kernel_power_rows
 from predictor.evaluation.energy_known import interval_rows, known_rows
 from predictor.evaluation.energy_nodes import node_points, node_rows
 from predictor.evaluation.energy_serving import serving_rows
+from predictor.evaluation.energy_targets import learning_curves, target_rows
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows
 from predictor.features.programs.work import Family
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.calibration import Spread
 from predictor.models.corpus.build import Progress, read_source, silent
+from predictor.models.corpus.zeus_targets import SOURCE as TARGETS_SOURCE
 from predictor.models.ops.op_rows import OpTable, load_tables
 from predictor.models.ops.op_time import MODEL_NAME as OP_TIME
 from predictor.models.ops.op_time import OpTimeModel
@@ -53,7 +55,8 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     raw = power_samples(rows, OpTimeModel.from_bundle(bundle), find_device)
     samples = [as_measured(sample) for sample in raw]
     progress(SUITE, 0, _PARTS)
-    found = cap_rows(list(cap_cells(samples)))
+    capped = list(cap_cells(samples))
+    found = [*cap_rows(capped), *target_rows(capped, learning_curves(read_source(corpus, TARGETS_SOURCE)))]
     progress(SUITE, 1, _PARTS)
     cells = list(power_cells(samples))
     progress(SUITE, 2, _PARTS)
