@@ -19,7 +19,12 @@ from predictor.models.calibration import conformal_quantile
 from predictor.models.corpus.build import read_source
 from predictor.models.corpus.ml_energy import SOURCE
 from predictor.models.power.serving import FloatArray, ServingModel
-from predictor.models.power.serving_training import ServingSample, serving_samples, train_serving
+from predictor.models.power.serving_training import (
+    ServingSample,
+    new_chip_energy_spread,
+    serving_samples,
+    train_serving,
+)
 
 POWER_MODEL_GOAL, POWER_CHIP_GOAL, ENERGY_GOAL = 0.07, 0.15, 0.10
 
@@ -58,7 +63,12 @@ def serving_cells(samples: Sequence[ServingSample]) -> list[ServingCell]:
         power = np.array([one["power_w"] for one in found])
         energy = np.array([one["energy_j"] for one in found])
         power_spread = _spreads(power, np.array([s.power_w for s in samples]), groups)
-        energy_spread = _spreads(energy, np.array([s.energy_j for s in samples]), groups)
+        if hold == "chip":
+            step = np.array([one["step_s"] for one in found])
+            step_spread = _spreads(step, np.array([s.step_s for s in samples]), groups)
+            energy_spread = np.array(list(map(new_chip_energy_spread, power_spread, step_spread)))
+        else:
+            energy_spread = _spreads(energy, np.array([s.energy_j for s in samples]), groups)
         for i, sample in enumerate(samples):
             cells.append(
                 ServingCell(
