@@ -98,6 +98,11 @@ class PredictionRequest:
         object.__setattr__(self, "dims", _dims(self.dims))
         object.__setattr__(self, "input_shapes", _input_shapes(self.input_shapes))
 
+    @property
+    def keeps_gradients(self) -> bool:
+        """`zero_grad` sets gradients to zero, as before torch 2.0, instead of freeing them."""
+        return 0.0 < version_number(self.framework_version) < 2.0
+
 
 def version_number(text: str) -> float:
     """`2.4` -> 2.04, `1.10` -> 1.1: versions as numbers that order; 0 for none."""

@@ -7,8 +7,9 @@ rules are those that PyTorch documents for its CUDA allocator ("CUDA semantics",
   20 MiB segments, larger ones get a segment of their own size rounded up to 2 MiB;
 - a request takes the smallest free block of its pool that is large enough; what is left over is split off
   when it is at least 512 B (small pool) or more than 1 MiB (large pool);
-- a freed block merges with free neighbours inside its segment. Nothing returns to the driver while it has more;
-- when the driver has no more, segments without a block in use are given back before the request fails.
+- a freed block merges with free neighbours inside its segment;
+- nothing returns to the driver while it has more. When it has none, segments without a block in use go back
+  before a request fails.
 
 No device, no addresses of real memory, no threads: a pure function of the sequence of calls.
 """

@@ -7,7 +7,7 @@ pipeline) are a few vector operations on one program's timeline, not new sweeps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from math import isqrt
@@ -232,6 +232,11 @@ class MemoryTimeline:
             step_parts=tuple(parts[steps].tolist()),
             node_names=self.node_names,
         )
+
+    def with_kept_gradients(self) -> MemoryTimeline:
+        """The same where gradients of weights outlive their iteration, set to zero but not freed."""
+        of_weights = self.line == Line.PARAMETER_GRADIENT
+        return replace(self, begin=np.where(of_weights, 0, self.begin))
 
     def sum_of(self, line: Line) -> int:
         """Bytes of all storages of a line, whenever they live."""

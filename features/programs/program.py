@@ -41,6 +41,7 @@ def build_program(
     master_weights: bool = False,
     recompute: Recompute = Recompute.NONE,
     recompute_layers: int | None = None,
+    keeps_gradients: bool = False,
 ) -> Program:
     """One iteration of `graph` on one device, in execution order.
 
@@ -53,6 +54,8 @@ def build_program(
             Megatron-LM and DeepSpeed keep them.
         recompute, recompute_layers: activations that backward computes again (lowering/recompute.py);
             those kernels are ops of the program, in its backward phase.
+        keeps_gradients: those of weights are set to zero and not freed before an iteration
+            (`zero_grad(set_to_none=False)`, torch's default before 2.0).
 
     Raises InvalidGraph when operands make no sense to an op's rule.
     """
@@ -74,6 +77,7 @@ def build_program(
             master_weights=master_weights,
             recompute=recompute,
             recompute_layers=recompute_layers,
+            keeps_gradients=keeps_gradients,
         )
 
 
@@ -94,6 +98,7 @@ def program_of(
     recompute_layers: int | None = None,
     replays: Runs = (),
     wide_gradients: bool | None = None,
+    keeps_gradients: bool = False,
 ) -> Program:
     """As `build_program`, for a graph that is lowered already.
 
@@ -140,6 +145,8 @@ def program_of(
         wide_gradients=wide,
         names=tuple(node.name for node in nodes),
     )
+    if keeps_gradients:
+        timeline = timeline.with_kept_gradients()
     return Program(
         ops=tuple(ops),
         memory=timeline.work(),

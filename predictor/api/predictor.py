@@ -461,7 +461,8 @@ def job_context(request: PredictionRequest) -> JobContext:
 
 
 def _job_key(request: PredictionRequest) -> Hashable:
-    return (request.mode, request.precision, request.optimizer, request.runtime, request.layout)
+    job = (request.mode, request.precision, request.optimizer, request.runtime, request.layout)
+    return (*job, request.keeps_gradients)
 
 
 def _device_key(device: DeviceSpec) -> Hashable:
@@ -479,6 +480,7 @@ def _program(graph: Graph, request: PredictionRequest) -> Program:
         runtime=request.runtime,
         layout=request.layout,
         strict=request.strict,
+        keeps_gradients=request.keeps_gradients,
     )
 
 

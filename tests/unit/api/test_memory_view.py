@@ -43,6 +43,15 @@ def series(predictor: Predictor, job: PredictionRequest) -> MemorySeries:
     return predictor.memory_series(job)
 
 
+@pytest.mark.parametrize(("release", "keeps"), [("", False), ("2.0", False), ("1.13", True)])
+def test_releases_before_2_keep_gradients_from_one_iteration_to_the_next(
+    predictor: Predictor, job: PredictionRequest, release: str, keeps: bool
+) -> None:
+    series = predictor.memory_series(replace(job, framework_version=release))
+    gradients = series.lines["gradients"]
+    assert gradients[0] == (gradients.max() if keeps else 0)
+
+
 def test_the_total_is_the_timelines(
     predictor: Predictor, job: PredictionRequest, series: MemorySeries
 ) -> None:

@@ -180,3 +180,13 @@ def test_what_is_in_use_keeps_its_segment() -> None:
     timeline = steps_of((100, 0, 0), (60, 1, 2), (50, 2, 2))
     assert timeline.total_bytes.max() == 110 * MIB
     assert timeline.needed_bytes() == 150 * MIB
+
+
+def test_gradients_that_are_only_set_to_zero_stand_beside_the_next_forward_pass() -> None:
+    graph = chain("Tanh", "Tanh", "Tanh")
+    plain, kept = (
+        program_of(graph, mode=Mode.TRAIN, keeps_gradients=keeps).memory for keeps in (False, True)
+    )
+    # At the peak, the start of backward, the weight's gradient of the iteration before is still there.
+    assert kept.live_peak_bytes == plain.live_peak_bytes + UNIT
+    assert kept.gradient_bytes == plain.gradient_bytes == UNIT
