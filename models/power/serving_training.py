@@ -151,9 +151,7 @@ def train_serving(samples: Sequence[ServingSample], *, calibrate: bool = True) -
 
 
 def new_chip_energy_spread(power: float, step: float) -> float:
-    """Of joules on a chip that nobody measured: they are watts times seconds there, whose errors are taken as
-    independent. Joules themselves were only seen to err on the few chips that can be left out.
-    """
+    """Log spread of joules on a chip nobody measured: watts times seconds, errors taken as independent."""
     return hypot(power, step)
 
 
