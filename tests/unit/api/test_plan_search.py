@@ -122,6 +122,14 @@ def test_the_front_trades_devices_for_time(predictor: Predictor) -> None:
     assert devices[0] == 1
 
 
+def test_times_of_the_front_are_those_of_the_answers(predictor: Predictor) -> None:
+    asked = request("gpt2.onnx")
+    found = predictor.search_plans(asked, space=SPACE)
+    for point in found.front:
+        answer = predictor.predict(replace(asked, plan=point.plan))
+        assert point.time_s == pytest.approx(answer.iteration_time_s.value, rel=1e-9)
+
+
 def test_fewer_devices_and_deadlines_are_kept(predictor: Predictor) -> None:
     asked = request("gpt2.onnx")
     few = predictor.search_plans(asked, max_devices=2, space=replace(SPACE, max_devices=2))
