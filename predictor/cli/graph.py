@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from predictor.features.programs.work import Program
 
 app = typer.Typer(help="Check, show and strip ONNX files, or make them.", no_args_is_help=True)
-app.command("from-config")(from_config.from_config)
-app.command("from-torch")(from_torch.from_torch)
+app.command("from-config", short_help="Write a transformer's graph from its config.json.")(
+    from_config.from_config
+)
+app.command("from-torch", short_help="Write a torch module's graph, without weights.")(from_torch.from_torch)
 
 GRAPH_CHECK_SCHEMA = "perfcast.graph-check/1"
 
@@ -40,7 +42,7 @@ _PastLength: TypeAlias = Annotated[
 ]
 
 
-@app.command("show")
+@app.command("show", short_help="Show inputs, parameters and work by op family.")
 def show(
     model: _Description,
     batch: opt.Batch = None,
@@ -64,7 +66,7 @@ def show(
     data_console().print(graph_view(graph, program, opt.model_name(model)))
 
 
-@app.command("check")
+@app.command("check", short_help="List the ops of a file and which have a rule.")
 def check(
     model: _Description,
     batch: opt.Batch = None,
@@ -109,7 +111,7 @@ def check(
         )
 
 
-@app.command("strip")
+@app.command("strip", short_help="Write the model without its weights.")
 def strip(
     model: opt.Model,
     target: Annotated[

@@ -31,7 +31,7 @@ _GPT2_XL_GRADIENT_MB = 6230.4
 """1,557.6 million parameters in FP32."""
 
 
-@app.command("pai")
+@app.command("pai", short_help="Step time by the media that weights cross.")
 def pai(
     case: Annotated[
         list[str] | None,
@@ -107,7 +107,7 @@ def pai(
     _show("pai", rows, output)
 
 
-@app.command("phub")
+@app.command("phub", short_help="Parameter servers by where they stand.")
 def phub(
     model_mb: Annotated[float, typer.Option("--model-mb", metavar="MB", help="Bytes of the weights.")],
     compute_ms: Annotated[float, typer.Option("--compute-ms", metavar="MS", help="Compute of one step.")],
@@ -152,7 +152,7 @@ def phub(
     _show("phub", rows, output)
 
 
-@app.command("tee")
+@app.command("tee", short_help="Data parallelism between enclaves.")
 def tee(
     compute_ms: Annotated[float, typer.Option("--compute-ms", metavar="MS", help="Step without gradients.")],
     gradient_mb: Annotated[
@@ -198,7 +198,7 @@ def tee(
     _show("tee", rows, output, alpha_s=fitted.alpha_s, crypto_bytes_per_s=fitted.bytes_per_s)
 
 
-@app.command("scale-up")
+@app.command("scale-up", short_help="Learners that one box feeds from shared memory.")
 def scale_up_command(
     model_mb: Annotated[float, typer.Option("--model-mb", metavar="MB", help="Bytes of the weights.")],
     sample_ms: Annotated[float, typer.Option("--sample-ms", metavar="MS", help="Compute of one sample.")],

@@ -336,3 +336,9 @@ def test_version_names_the_bundle() -> None:
 
 def test_no_command_shows_help() -> None:
     assert "Usage" in run().output
+
+
+@pytest.mark.parametrize("group", [[], ["graph"], ["devices"], ["corpus"], ["study"]])
+def test_lists_of_commands_say_what_each_does_in_whole_sentences(group: list[str]) -> None:
+    listed = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*group, "--help"]).stdout
+    assert "..." not in listed.split("Commands:")[1]
