@@ -88,8 +88,7 @@ def microbatch_costs(
     if trains and stretch > 1 and exchange_s:
         # The host launches ahead while ranks exchange.
         stretch = max(1.0, stretch - exchange_s / kernels)
-        host = host_links(plan, device, cluster) if device is not None and plan.offload else None
-    columns = rank_costs(rank, costs.time_s * slowdown, stretch, plan, cluster, host)
+        columns = rank_costs(rank, costs.time_s * slowdown, stretch, plan, cluster, host)
     return MicrobatchCosts(alone, columns)
 
 
