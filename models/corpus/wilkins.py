@@ -3,13 +3,14 @@
 One row group per run of `generate` on a batch of 32 equal prompts in FP16: seconds, joules of all boards, and
 the joules that the host's own counters gave. The authors' summary files repeat the raw ones and are flagged;
 first runs of a configuration warm up and are left out, as are files of runs whose caches were not reused,
-rows without a system, and a laptop.
+rows without a system, and a laptop. Boards of one run take turns: Accelerate lays the layers out in a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import Counted, canonical
@@ -45,7 +46,10 @@ _WATTS = (25.0, 420.0)
 
 
 def read(folder: Path) -> Counted:
-    """Per configuration, medians of its runs: `latency` (s), `energy` of the boards and of the host (J)."""
+    """Per configuration, medians of its runs: `average_power` of a board, `energy` per output token.
+
+    Energy has two rows: of all boards, and of the host's processors.
+    """
     import polars as pl
 
     raw = pl.read_csv(folder / "all_runs.csv.gz", infer_schema_length=None)
@@ -91,14 +95,13 @@ def read(folder: Path) -> Counted:
         device_group=pl.Series([chip_of(device) for device in cells["device"]]),
         model_group=pl.col("subject"),
     )
+    tokens = cells["batch"] * cells["answer"]
     found = [
-        common.with_columns(
-            quantity=pl.lit(name), unit=pl.lit(unit), scope=pl.lit(scope), value=cells[column]
-        )
-        for name, unit, scope, column in (
-            ("latency", "s", "host_wall", "Runtime (s)"),
-            ("energy", "J", "gpu_board", "boards_j"),
-            ("energy", "J", "host_cpu", "host_j"),
+        common.with_columns(quantity=pl.lit(name), unit=pl.lit(unit), scope=pl.lit(scope), value=values)
+        for name, unit, scope, values in (
+            ("average_power", "W", "gpu_board", cells.select(watts).to_series()),
+            ("energy", "J", "gpu_board", cells["boards_j"] / tokens),
+            ("energy", "J", "host_cpu", cells["host_j"] / tokens),
         )
     ]
     counts = {
@@ -111,15 +114,19 @@ def read(folder: Path) -> Counted:
     return Counted(pl.concat(found), counts)
 
 
-def _configuration(row: Mapping[str, object]) -> str:
+def _configuration(row: Mapping[str, Any]) -> str:
     return canonical(
         {
             "batch": row["batch"],
             "devices": row["devices"],
+            "expert_parallel": 1,
             "mode": "infer",
             "output_tokens": row["answer"],
-            "precision": "fp16",
             "prompt_tokens": row["prompt"],
+            "replicas": 1,
             "runs": row["runs"],
+            "task": "chat",
+            "tokens_per_s": row["batch"] * row["answer"] / row["Runtime (s)"],
+            "weight_bits": 16,
         }
     )

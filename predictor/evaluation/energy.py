@@ -14,6 +14,7 @@ import numpy as np
 
 from predictor.api import Predictor
 from predictor.evaluation.energy_caps import cap_cells, cap_rows
+from predictor.evaluation.energy_drawn import drawn_cells, drawn_rows
 from predictor.evaluation.energy_jobs import (
     GAISSA,
     SUITE,
@@ -36,6 +37,7 @@ from predictor.hardware.catalog import find_device
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.calibration import Spread
 from predictor.models.corpus.build import Progress, read_source, silent
+from predictor.models.corpus.ml_energy_diffusion import SOURCE as DRAWN_SOURCE
 from predictor.models.corpus.zeus_targets import SOURCE as TARGETS_SOURCE
 from predictor.models.ops.op_rows import OpTable, load_tables
 from predictor.models.ops.op_time import MODEL_NAME as OP_TIME
@@ -68,6 +70,7 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     kernels = kernel_power_rows(corpus)
     progress(SUITE, 5, _PARTS)
     served = serving_rows(corpus)
+    served += drawn_rows(list(drawn_cells(read_source(corpus, DRAWN_SOURCE), Predictor.load(bundle.path))))
     progress(SUITE, 6, _PARTS)
     nodes = node_rows(node_points(corpus, Predictor.load(bundle.path)))
     progress(SUITE, _PARTS, _PARTS)

@@ -6,9 +6,10 @@ take the measured tokens per second and our watts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +19,22 @@ from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows
 from predictor.models.calibration import conformal_quantile
 from predictor.models.corpus.build import read_source
 from predictor.models.corpus.ml_energy import SOURCE
+from predictor.models.corpus.ml_energy_v2 import SOURCE as V2
+from predictor.models.corpus.wilkins import SOURCE as WILKINS
 from predictor.models.power.serving import FloatArray, ServingModel
 from predictor.models.power.serving_training import (
     ServingSample,
     new_chip_energy_spread,
+    published_shapes,
     serving_samples,
     train_serving,
 )
 
+if TYPE_CHECKING:
+    import polars as pl
+
+OLDER: Mapping[str, str] = {V2: "served in 2024", WILKINS: "generated offline"}
+"""Source -> what its rows are."""
 POWER_MODEL_GOAL, POWER_CHIP_GOAL, ENERGY_GOAL = 0.07, 0.15, 0.10
 
 
@@ -44,13 +53,15 @@ class ServingCell:
     energy_j: Answer
 
 
-def serving_cells(samples: Sequence[ServingSample]) -> list[ServingCell]:
+def serving_cells(
+    samples: Sequence[ServingSample], holds: Sequence[str] = ("model", "chip")
+) -> list[ServingCell]:
     """Every run with its model left out, then with its chip left out.
 
     Intervals are calibrated on the runs of the other groups left out, never on the group itself.
     """
     cells: list[ServingCell] = []
-    for hold in ("model", "chip"):
+    for hold in holds:
         names = [getattr(sample, hold) for sample in samples]
         groups = np.array(names)
         found: list[dict[str, float]] = [{} for _ in samples]
@@ -97,8 +108,30 @@ def _answer(value: float, spread: float) -> Answer:
 
 
 def serving_rows(corpus: Path) -> list[EvaluationRow]:
-    """Rows of the suite."""
-    return rows_of(serving_cells(serving_samples(read_source(corpus, SOURCE))))
+    """Rows of the suite: the leaderboard, and older servers by models of their own rows.
+
+    A server of 2024 took three times as long for a step, so its rows teach nothing of today's.
+    """
+    rows = rows_of(serving_cells(serving_samples(read_source(corpus, SOURCE))))
+    for source, name in OLDER.items():
+        samples = serving_samples(known_rows(read_source(corpus, source)))
+        for hold in ("model", "chip"):
+            rows += _rows(serving_cells(samples, (hold,)), hold, f"{name}, {hold} left out", None)
+    return rows
+
+
+def known_rows(rows: pl.DataFrame) -> pl.DataFrame:
+    """Metered boards of whole jobs whose decoder has a configuration here, layers not laid out in a row."""
+    import polars as pl
+
+    facts = pl.col("configuration").str
+    row_of_layers = (pl.col("source") == WILKINS) & (facts.json_path_match("$.devices") != "1")
+    return rows.filter(
+        pl.col("scope") == "gpu_board",
+        facts.contains("output_tokens"),
+        pl.col("subject").is_in(list(published_shapes())),
+        ~row_of_layers,
+    )
 
 
 def rows_of(cells: Sequence[ServingCell]) -> list[EvaluationRow]:

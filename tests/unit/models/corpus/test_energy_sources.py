@@ -75,11 +75,13 @@ def test_runs_of_generate_are_medians_in_joules(tmp_path: Path) -> None:
     assert found.counts["copies"] == 1
     assert found.counts["used"] == 3
     values = {(row["quantity"], row["scope"]): row["value"] for row in frame.iter_rows(named=True)}
+    # 32 answers of 32 tokens in two seconds.
     assert values == {
-        ("latency", "host_wall"): 2.0,
-        ("energy", "gpu_board"): 310.0,
-        ("energy", "host_cpu"): 20.0,
+        ("average_power", "gpu_board"): 155.0,
+        ("energy", "gpu_board"): 310.0 / 1024,
+        ("energy", "host_cpu"): 20.0 / 1024,
     }
+    assert json.loads(frame["configuration"][0])["tokens_per_s"] == 512.0
     assert frame["device"][0] == "v100-pcie-16gb"
 
 
