@@ -298,10 +298,7 @@ class ServingModel:
         base_s, code, watts = self.base_s(work, device)
         idle, span = idle_power_w(device), device.tdp_w - idle_power_w(device)
         if code is None:
-            # No chip like it: the base, and watts by how far its steps exceed their launches.
-            facts = power_facts(work)
-            fraction = exp(float(facts @ self._any_power[:-1]) + float(self._any_power[-1]))
-            power = idle + span * min(1.0, fraction)
+            power = idle + span * min(1.0, self._stranger_fraction(job, work))
             joules = power * job.ranks * base_s / work.batch
             return {"step_s": base_s, "power_w": power, "energy_j": joules, "batch": work.batch}
         row = features(job, work, base_s, base_power(work, base_s, watts), code)
@@ -312,6 +309,20 @@ class ServingModel:
         through = power * job.ranks * step_s / work.batch
         # The geometric mean: each of the two errs where the other does not.
         return {"step_s": step_s, "power_w": power, "energy_j": sqrt(direct * through), "batch": work.batch}
+
+    def _stranger_fraction(self, job: ServingJob, work: StepWork) -> float:
+        """Dynamic share of the span on a chip like none: a law and what each measured chip would do.
+
+        The law knows by how far steps exceed their launches. Of both the geometric mean, since each errs where
+        the other does not: 17.6 and 12.5 % between A100 and H100 boards of one server, 11.3 % together.
+        """
+        law = float(power_facts(work) @ self._any_power[:-1]) + float(self._any_power[-1])
+        chips = []
+        for _, code, base, watts in self._chips:
+            base_s = max(float(work.terms @ base), work.floor_s)
+            row = features(job, work, base_s, base_power(work, base_s, watts), code)
+            chips.append(self._corrected("power", row))
+        return exp(0.5 * (law + sum(chips) / len(chips)))
 
     def predict(self, job: ServingJob, device: DeviceSpec) -> ServingAnswer:
         """The answer with its intervals. Raises InvalidRequest when the weights do not fit."""
