@@ -20,6 +20,7 @@ ExampleShapes: TypeAlias = Annotated[
         "--example-shape",
         metavar="[NAME=]8x3x224x224[:DTYPE]",
         help="Input of a torch module; one for each argument.",
+        rich_help_panel="Job",
     ),
 ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +36,7 @@ from predictor.cli import (
     train,
 )
 from predictor.cli.console import one_line
+from predictor.cli.help_sections import SectionedCommand
 from predictor.errors import PerfcastError
 
 _BUG, _NOT_INSTALLED, _INTERRUPTED = 1, 3, 130
@@ -90,8 +92,9 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+_command = partial(app.command, cls=SectionedCommand)
 
 
 def _print_version(wanted: bool) -> None:
@@ -122,25 +125,25 @@ def root(
     """Predicts iteration time, memory and energy of deep-learning jobs before they run."""
 
 
-app.command("predict")(predict.predict)
-app.command("compare")(compare.compare)
-app.command("sweep", short_help="Sweep power caps and batches.")(sweep.sweep)
-app.command("explain", short_help="List the ops that take the time; draw the timeline.")(explain.explain)
-app.command("fit", short_help="Find the largest batch, length or depth that fits.")(fit.fit)
-app.command("memory", short_help="Show memory over one iteration; draw it.")(memory.memory)
-app.command("plan", short_help="Find the best ways to split a job over devices.")(plan.plan)
+_command("predict")(predict.predict)
+_command("compare")(compare.compare)
+_command("sweep", short_help="Sweep power caps and batches.")(sweep.sweep)
+_command("explain", short_help="List the ops that take the time; draw the timeline.")(explain.explain)
+_command("fit", short_help="Find the largest batch, length or depth that fits.")(fit.fit)
+_command("memory", short_help="Show memory over one iteration; draw it.")(memory.memory)
+_command("plan", short_help="Find the best ways to split a job over devices.")(plan.plan)
 app.add_typer(graph.app, name="graph")
 app.add_typer(devices.app, name="devices")
-app.command("serve")(serve.serve)
+_command("serve")(serve.serve)
 app.add_typer(corpus.app, name="corpus")
-app.command("train")(train.train)
-app.command("profile", short_help="Time operators and networks on this machine.")(profile.profile)
-app.command("calibrate", short_help="Fit the answers to a few measured jobs.")(calibrate.calibrate)
-app.command("evaluate")(evaluate.evaluate)
+_command("train")(train.train)
+_command("profile", short_help="Time operators and networks on this machine.")(profile.profile)
+_command("calibrate", short_help="Fit the answers to a few measured jobs.")(calibrate.calibrate)
+_command("evaluate")(evaluate.evaluate)
 study.app.command("llm-energy", short_help="Energy of serving a decoder in batches.")(llm_energy.llm_energy)
-study.app.command("completion")(completion.completion)
+study.app.command("completion", cls=SectionedCommand)(completion.completion)
 app.add_typer(study.app, name="study")
-app.command("doctor")(doctor.doctor)
+_command("doctor")(doctor.doctor)
 
 
 def _explained(error: Exception) -> tuple[int, str]:

@@ -125,7 +125,10 @@ ClusterOption: TypeAlias = Annotated[
 Jitter: TypeAlias = Annotated[
     float,
     typer.Option(
-        "--jitter", metavar="X", help="Spread of log time from rank to rank; all wait for the slowest."
+        "--jitter",
+        metavar="X",
+        help="Spread of log time from rank to rank; all wait for the slowest.",
+        rich_help_panel=_JOB,
     ),
 ]
 PowerLimit: TypeAlias = Annotated[

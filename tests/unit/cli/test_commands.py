@@ -342,3 +342,11 @@ def test_no_command_shows_help() -> None:
 def test_lists_of_commands_say_what_each_does_in_whole_sentences(group: list[str]) -> None:
     listed = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*group, "--help"]).stdout
     assert "..." not in listed.split("Commands:")[1]
+
+
+def test_flags_stand_in_sections() -> None:
+    page = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["predict", "--help"]).stdout
+    sections = [line.rstrip(":") for line in page.splitlines() if line.endswith(":") and line[0] != " "]
+    assert sections == ["Arguments", "Options", "Job", "Plan", "Place and price", "Predictor"]
+    job = page.split("Job:")[1].split("Plan:")[0]
+    assert all(flag in job for flag in ("--batch", "--precision", "--jitter", "--dim", "--example-shape"))
