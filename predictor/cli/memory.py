@@ -87,12 +87,17 @@ def _view(model: str, cost: MemoryCost, series: MemorySeries, top: int) -> Rende
         )
     total = float(series.total_bytes[series.peak_step])
     rest = sum(tensor.size_bytes for tensor in series.alive[top:])
+    held = total - sum(tensor.size_bytes for tensor in series.alive)
     step = f"step {series.peak_step + 1:,} of {len(series.parts):,}, {series.nodes[series.peak_step]}"
     parts: list[RenderableType] = [heading, Text(""), lines, Text("")]
     parts.append(Text(f"alive when tensors peak at {txt.size(total)} ({step})", "bold"))
     parts.append(alive)
     if len(series.alive) > top:
         parts.append(Text(f"{len(series.alive) - top:,} more hold {txt.size(rest)}", "dim"))
+    if held > 0:
+        parts.append(
+            Text(f"beside them weights, optimizer state, other microbatches: {txt.size(held)}", "dim")
+        )
     return Group(*parts)
 
 
