@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from predictor.api.memory_view import MemorySeries
 from predictor.cli import text as txt
-from predictor.cli.drawing import COLOURS, FAINT, INK, Area, Label, Rule, Shape, png, svg
+from predictor.cli.drawing import COLOURS, FAINT, INK, Area, Label, Rule, Shape, page, png, svg
 from predictor.features.programs.liveness import Part
 
 FloatArray = NDArray[np.float64]
@@ -146,22 +146,14 @@ def memory_html(series: MemorySeries, title: str) -> bytes:
     rest = series.alive[_MOST_ROWS:]
     more = sum(tensor.size_bytes for tensor in rest)
     tail = f"<p>{len(rest):,} more hold {txt.size(more)}.</p>" if rest else ""
-    style = (
-        "body{font:15px/1.5 system-ui,sans-serif;color:#1d2329;margin:2rem auto;max-width:1000px;"
-        "padding:0 1rem}"
-        "svg{max-width:100%;height:auto}table{border-collapse:collapse;width:100%;font-size:14px}"
-        "td,th{padding:.3rem .6rem;text-align:left;border-bottom:1px solid #e6e9ec}"
-        "td:last-child,th:last-child{text-align:right}th{color:#67727e;font-weight:500}"
+    style = "td,th{text-align:left}td:last-child,th:last-child{text-align:right}"
+    content = (
+        "<h2>Alive at the peak, beside weights and optimizer state</h2>"
+        "<table><thead><tr><th>tensor<th>made by<th>held as<th>size</thead><tbody>\n"
+        f"{rows}\n</tbody></table>{tail}"
     )
     picture = svg(memory_shapes(series, title), _WIDTH, _HEIGHT, title)
-    page = (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
-        f"<meta name=viewport content='width=device-width'><style>{style}</style>\n{picture}"
-        "<h2>Alive at the peak, beside weights and optimizer state</h2>"
-        f"<table><thead><tr><th>tensor<th>made by<th>held as<th>size</thead><tbody>\n{rows}\n</tbody></table>"
-        f"{tail}</html>\n"
-    )
-    return page.encode()
+    return page(title, picture, content, style).encode()
 
 
 Writer = Callable[[MemorySeries, str], bytes]

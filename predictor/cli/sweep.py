@@ -34,7 +34,9 @@ Measured = Annotated[
         help="A measured run: cap, seconds per iteration, mean watts. Moves the curve to it; repeatable.",
     ),
 ]
-Picture = Annotated[Path | None, typer.Option("--picture", metavar="FILE.svg|.html", help="Draw the sweep.")]
+Picture = Annotated[
+    Path | None, typer.Option("--picture", metavar="FILE.png|.svg|.html", help="Draw the sweep.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def sweep(
     """Sweep power caps and batches: which choices nobody should take, and what the others trade."""
     from predictor.api import Predictor
     from predictor.api.power_sweep import power_sweep
-    from predictor.cli.output import write_json, write_text
+    from predictor.cli.output import write_bytes, write_json
 
     batches, caps = swept(batch, job)
     source = opt.read_source(model, example_shape, (out, picture))
@@ -77,7 +79,7 @@ def sweep(
     from predictor.cli.render_sweep import sweep_to_json, sweep_view
 
     if picture is not None:
-        write_text(_writer(picture)(points, name), picture)
+        write_bytes(_writer(picture)(points, name), picture)
     if out is not None:
         write_json(sweep_to_json(points), out)
     if output is Output.JSON:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 from predictor.api.power_sweep import SweepPoint
 from predictor.cli.main import app
-from predictor.cli.sweep_picture import Scale, sweep_html, sweep_svg
+from predictor.cli.sweep_picture import Scale, sweep_html, sweep_png, sweep_svg
 from predictor.types import Interval
 
 RUNNER = CliRunner()
@@ -113,7 +114,20 @@ def test_every_dot_lies_inside_the_frame() -> None:
     for circle in root.findall("{http://www.w3.org/2000/svg}circle"):
         assert 0 < float(circle.attrib["cx"]) < width
         assert 0 < float(circle.attrib["cy"]) < height
-    assert "a &lt; b &amp; c" in sweep_html(points, "a < b & c")
+    assert b"a &lt; b &amp; c" in sweep_html(points, "a < b & c")
+
+
+def test_the_picture_in_pixels_shows_dots_of_the_front_in_their_colour() -> None:
+    image = pytest.importorskip("PIL.Image")
+    points = [point(100, 8, 2.0, 100.0), point(200, 8, 1.0, 150.0, front=True), point(200, 16, 1.5, 160.0)]
+    data = sweep_png(points, "a sweep")
+    with image.open(BytesIO(data)) as picture:
+        assert picture.size == (2 * 860, 2 * 540)
+        root = ET.fromstring(sweep_svg(points, "a sweep"))
+        dots = root.findall("{http://www.w3.org/2000/svg}circle")
+        for dot in dots[: len(points)]:
+            colour = picture.getpixel((2 * float(dot.attrib["cx"]), 2 * float(dot.attrib["cy"])))
+            assert f"#{colour[0]:02x}{colour[1]:02x}{colour[2]:02x}" == dot.attrib["fill"].lower()
 
 
 def test_ticks_are_round_and_inside() -> None:
