@@ -222,7 +222,13 @@ class DeviceFacts:
     vector_rate: float
     bandwidth: float
     cache: float
+    cache_bytes_per_s: float
     cores: int
+
+
+# Bytes that a core takes from the shared cache per cycle: 20 on P100, V100 and T4 (Jia et al. 2019,
+# microbenchmarks of the T4), and fewer a core on chips of more cores.
+_CACHE_BYTES_PER_CYCLE = 16.0
 
 
 def device_facts(device: DeviceSpec) -> DeviceFacts:
@@ -237,8 +243,17 @@ def device_facts(device: DeviceSpec) -> DeviceFacts:
         vector_rate=device.vector_flops_per_s,
         bandwidth=device.memory_bytes_per_s,
         cache=cache_bytes(device),
+        cache_bytes_per_s=_cache_rate(device),
         cores=device.core_count,
     )
+
+
+def _cache_rate(device: DeviceSpec) -> float:
+    """Bytes per second from the cache that all cores share; memory's own where nothing is known of one."""
+    if device.kind.is_host:
+        return device.memory_bytes_per_s
+    rate = _CACHE_BYTES_PER_CYCLE * device.core_count * device.clock_hz
+    return max(device.memory_bytes_per_s, rate)
 
 
 COMPUTE, WEIGHTS, ACTIVATIONS, CALLS = range(4)
@@ -259,8 +274,7 @@ def parts(table: WorkTable, facts: DeviceFacts) -> FloatArray:
 def aggregate_features(
     table: WorkTable,
     log_share: FloatArray,
-    floor_s: FloatArray,
-    learned_s: FloatArray,
+    log_learned: FloatArray,
     facts: DeviceFacts,
     job: JobContext,
     classes_: NDArray[np.intp] | None = None,
@@ -269,7 +283,7 @@ def aggregate_features(
 
     Args:
         table: distinct works. log_share: (n,) of each, all its runs, in the floor of its iteration.
-        floor_s, learned_s: (n,) floor and op-level prediction of one run.
+        log_learned: (n,) what the op level says (predictor.models.steps.op_base).
         facts: of the device. job: how it runs.
         classes_: `classes(table)`, where the caller has it.
     """
@@ -325,7 +339,7 @@ def aggregate_features(
         "log_lanes": np.full(len(table), np.log(facts.lanes)),
         "log_cache_per_core": np.full(len(table), np.log(facts.cache / facts.cores)),
         "log_ridge": np.log(facts.rates[table.compute] / facts.bandwidth),
-        "log_learned": np.log(np.maximum(learned_s, tiny) / np.maximum(floor_s, tiny)),
+        "log_learned": log_learned,
     }
     return np.stack([values[name] for name in FEATURES], axis=1).astype(np.float32)
 

@@ -35,6 +35,7 @@ from predictor.models.steps.features import (
     device_facts,
     parts,
 )
+from predictor.models.steps.op_base import op_base
 from predictor.models.steps.rows import AggregateTable, joined_tables
 from predictor.types import Mode, Precision, Runtime
 
@@ -145,6 +146,7 @@ def _table(
     costs = op_time.costs(works, device)
     table, facts = work_table(works), device_facts(device)
     code = classes(table)
+    base = op_base(table, costs.floor_s, costs.time_s, costs.unmeasured, facts)
     nothing = np.zeros(len(works))
     # Precision is the only part of the context in which kernels differ.
     features = np.zeros((len(works), len(FEATURES)), dtype=np.float32)
@@ -153,8 +155,7 @@ def _table(
         features[chosen] = aggregate_features(
             table.take(chosen),
             nothing[chosen],
-            costs.floor_s[chosen],
-            costs.time_s[chosen],
+            base.log_learned[chosen],
             facts,
             JobContext(Mode.INFER, precision, Runtime.EAGER),
             code[chosen],
@@ -182,9 +183,9 @@ def _table(
         launches=nothing,
         rest_s=nothing,
         row=np.arange(len(rows), dtype=np.intp),
-        floor_s=costs.floor_s,
+        floor_s=base.floor_s,
         parts=parts(table, facts),
-        log_learned=np.log(costs.time_s / costs.floor_s),
+        log_learned=base.log_learned,
         class_code=code,
         features=features,
     )

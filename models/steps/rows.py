@@ -32,6 +32,7 @@ from predictor.models.steps.features import (
     device_facts,
     parts,
 )
+from predictor.models.steps.op_base import op_base
 
 REST_FRACTION = 0.01
 PARAMETER_TOLERANCE = 0.02
@@ -51,8 +52,8 @@ class AggregateTable:
         rows: the measurements. source: (r,) whose they are. log_time: (r,) log seconds.
         launches: (r,) kernels of an iteration. rest_s: (r,) floor of the ops that are not listed.
         row: (n,) which iteration an op is of, ascending.
-        floor_s: (n,) floor of all runs of an op; parts: (n, 4) of all runs, as aggregate_features.parts.
-        log_learned: (n,) log of the op-level prediction over the floor.
+        floor_s: (n,) floor of all runs of an op; parts: (n, 4) of all runs, as features.parts.
+        log_learned: (n,) what the op level says, both as op_base.
         class_code: (n,) index into CLASSES. features: (n, len(FEATURES)).
     """
 
@@ -231,14 +232,14 @@ def _priced(
     rest = np.bincount(which[~kept], weights=floor_s[~kept], minlength=len(total))
     listed, number = works.take(kept), which[kept]
     code = classes(listed)
-    one_s, learned_s = costs.floor_s[kept], costs.time_s[kept]
+    base = op_base(listed, costs.floor_s[kept], costs.time_s[kept], costs.unmeasured[kept], facts)
     log_share = np.log(floor_s[kept] / total[number])
     arrays = {
-        "floor_s": floor_s[kept],
+        "floor_s": base.floor_s * count[kept],
         "parts": parts(listed, facts) * count[kept, None],
-        "log_learned": np.log(learned_s / one_s),
+        "log_learned": base.log_learned,
         "class_code": code,
-        "features": aggregate_features(listed, log_share, one_s, learned_s, facts, context, code),
+        "features": aggregate_features(listed, log_share, base.log_learned, facts, context, code),
     }
     ends = np.cumsum(np.bincount(number, minlength=len(total)))
     return [

@@ -34,6 +34,7 @@ from predictor.models.steps.features import (
 )
 from predictor.models.steps.host_prior import KIND as ADDITIVE
 from predictor.models.steps.host_prior import HostPrior
+from predictor.models.steps.op_base import op_base
 from predictor.models.steps.prior import SAME_DEVICE, PricedOps, Prior, groups, specification
 from predictor.models.steps.rows import REST_FRACTION
 from predictor.models.steps.total import REST_FACTOR, launch_s
@@ -183,16 +184,16 @@ class StepTimeModel:
         table = work_table([work for work, keep in zip(works, listed, strict=True) if keep])
         prior, facts = self._priors[domain], device_facts(device)
         code = classes(table)
-        floor_s, learned_s = costs.floor_s[listed], costs.time_s[listed]
+        start = op_base(table, costs.floor_s[listed], costs.time_s[listed], costs.unmeasured[listed], facts)
         log_share = np.log(total[listed] / total.sum())
-        features = aggregate_features(table, log_share, floor_s, learned_s, facts, job, code)
+        features = aggregate_features(table, log_share, start.log_learned, facts, job, code)
         pieces = parts(table, facts)
-        ops = PricedOps(groups(code, table.phase), floor_s, np.log(learned_s / floor_s), pieces)
+        ops = PricedOps(groups(code, table.phase), start.floor_s, start.log_learned, pieces)
         base = prior.log_multiplier(ops, job, device)
         shown = hidden(features, self._hidden.get(domain, ()))
         margin = xgboost.DMatrix(shown, base_margin=base, nthread=1)
         log_m = np.asarray(self._boosters[domain].predict(margin), dtype=np.float64)
-        time_s[listed] = np.maximum(floor_s * np.exp(log_m), PEAK_SHARE * pieces[:, COMPUTE])
+        time_s[listed] = np.maximum(start.floor_s * np.exp(log_m), PEAK_SHARE * pieces[:, COMPUTE])
         return time_s
 
 

@@ -66,7 +66,7 @@ def test_features_are_finite_and_classes_named() -> None:
     listed = list(dict.fromkeys(works()))
     table, facts = work_table(listed), device_facts(find_device(GPU))
     ones = np.ones(len(listed))
-    rows = aggregate_features(table, ones, ones, ones, facts, JOB)
+    rows = aggregate_features(table, ones, ones, facts, JOB)
     assert rows.shape == (len(listed), len(FEATURES))
     assert np.isfinite(rows).all()
     names = {CLASSES[code] for code in classes(table)}
@@ -105,9 +105,9 @@ def made_table(device: str, factor: dict[str, float], count: int = 60) -> Aggreg
         chosen = np.sort(random.choice(len(listed), 25, replace=False))
         floor_s = costs.floor_s[chosen]
         part = table.take(chosen)
-        features = aggregate_features(
-            part, np.log(floor_s / floor_s.sum()), floor_s, costs.time_s[chosen], facts, JOB, code[chosen]
-        )
+        log_learned = np.log(costs.time_s[chosen] / floor_s)
+        log_share = np.log(floor_s / floor_s.sum())
+        features = aggregate_features(part, log_share, log_learned, facts, JOB, code[chosen])
         row = WholeModelRow("g", "m", "f", device, device, 8, 1.0, Mode.INFER, Precision.FP32)
         tables.append(
             AggregateTable(
@@ -119,7 +119,7 @@ def made_table(device: str, factor: dict[str, float], count: int = 60) -> Aggreg
                 row=np.zeros(25, dtype=np.intp),
                 floor_s=floor_s,
                 parts=parts(part, facts),
-                log_learned=np.log(costs.time_s[chosen] / floor_s),
+                log_learned=log_learned,
                 class_code=code[chosen],
                 features=features,
             )
