@@ -313,8 +313,9 @@ class ServingModel:
     def _stranger_fraction(self, job: ServingJob, work: StepWork) -> float:
         """Dynamic share of the span on a chip like none: a law and what each measured chip would do.
 
-        The law knows by how far steps exceed their launches. The answer is the geometric mean of both, each of
-        which errs where the other does not: 17.6 and 12.5 % between A100 and H100 boards of one server, 11.3 % together.
+        The law knows by how far steps exceed their launches. The answer is the geometric mean, since each of
+        them errs where the other does not: between A100 and H100 boards of one server 17.6 and 12.5 %, both
+        together 11.3 %.
         """
         law = float(power_facts(work) @ self._any_power[:-1]) + float(self._any_power[-1])
         chips = []
