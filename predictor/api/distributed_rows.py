@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from predictor.models.bundle import Bundle
 
 _PRICING = ("op_time", "step_time", "kernel_time")
-_FORMULAS = 9
+_FORMULAS = 10
 """Raised whenever the composition itself changes, so that nothing composed before is read."""
 FOLDER = "composed"
 _LAYERS = 9
@@ -118,7 +118,7 @@ class Composer:
         rank = replace(rank, program=with_narrow_products(rank.program, row.narrow))
         device = find_device(row.device)
         costs = self._predictor._priced(rank.program, device, request)
-        found = microbatch_costs(rank, costs, runtime=row.runtime, plan=plan, cluster=cluster)
+        found = microbatch_costs(rank, costs, runtime=row.runtime, plan=plan, cluster=cluster, device=device)
         rows = None
         if few.left_out:
             from predictor.features.lowering.thin import whole_rows

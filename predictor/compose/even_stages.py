@@ -71,6 +71,7 @@ def merged(columns: RankCosts, ends: IntArray) -> RankCosts:
         gradients=Gradients(owner[old.piece], offset, old.size_bytes, old.is_expert, held),
         tied=tuple((holders, size) for holders, size in tied if len(holders) > 1),
         partial_bytes={group: total(values) for group, values in columns.partial_bytes.items()},
+        adding_s_per_byte=columns.adding_s_per_byte,
     )
 
 

@@ -64,6 +64,7 @@ class RankCosts:
         tied: (pieces, bytes) of each weight that several pieces read.
         partial_bytes: by group, gradients by piece that its ranks sum besides the replicas.
         kept_bytes: activations that each piece keeps for backward, where the plan keeps them elsewhere.
+        adding_s_per_byte: time to add a byte of gradients to those of earlier microbatches.
         state_per_byte: optimizer state over weights. host: the link to what lives outside the device.
     """
 
@@ -83,6 +84,7 @@ class RankCosts:
     tied: tuple[tuple[tuple[int, ...], float], ...]
     partial_bytes: Mapping[str, FloatArray] = field(default_factory=dict)
     kept_bytes: FloatArray | None = None
+    adding_s_per_byte: float = 0.0
     state_per_byte: float = 0.0
     host: HostLinks | None = None
 
@@ -144,6 +146,7 @@ def repeated(columns: RankCosts, rows: IntArray) -> RankCosts | None:
         tied=tuple((tuple(place[piece] for piece in pieces), size) for pieces, size in columns.tied),
         partial_bytes={group: values[rows] for group, values in columns.partial_bytes.items()},
         kept_bytes=None if columns.kept_bytes is None else columns.kept_bytes[rows],
+        adding_s_per_byte=columns.adding_s_per_byte,
         state_per_byte=columns.state_per_byte,
         host=columns.host,
     )

@@ -145,7 +145,9 @@ def stage_costs(
     def total(values: FloatArray) -> FloatArray:
         return np.add.reduceat(values, begins, axis=-1)
 
-    forward, backward, weight = total(rank.forward_s), total(rank.backward_s), total(rank.weight_s)
+    added = _added_s(rank, ends, plan) if training else np.zeros(len(ends))
+    forward, backward = total(rank.forward_s), total(rank.backward_s) + added
+    weight = total(rank.weight_s) + added
     wait, shared = np.zeros(len(ends)), np.zeros(len(ends))
     if plan.zero == 3 and dense is not None and cluster is not None and dense.count > 1:
         if shape.splits_backward:
@@ -172,7 +174,7 @@ def stage_costs(
         weight_s=weight,
         send_forward_s=send_forward,
         send_backward_s=send_backward,
-        kernel_s=total(rank.kernel_s) * phases,
+        kernel_s=total(rank.kernel_s) * phases + np.array([np.zeros(len(ends)), added]),
         gap_s=total(rank.gap_s) * phases,
         exchange_s={group: total(values) * phases for group, values in rank.exchange_s.items()},
         shared_wait_s=wait,
@@ -180,6 +182,18 @@ def stage_costs(
         message_bytes=message,
         offload_wait_s=copies[: 2 if training else 1].sum(axis=0),
     )
+
+
+def _added_s(rank: RankCosts, ends: IntArray, plan: Plan) -> FloatArray:
+    """(q,) time to add gradients of a microbatch to those before it; with ZeRO-2 and -3 only shards are kept.
+
+    The first of all has nothing to be added to: a mean microbatch has its share of the others'.
+    """
+    if not rank.adding_s_per_byte or plan.zero >= 2:
+        return np.zeros(len(ends))
+    begins = np.concatenate([[0], ends[:-1]]).astype(np.intp)
+    held = np.add.reduceat(held_bytes(rank, ends, plan.pp), begins)
+    return np.asarray(held * rank.adding_s_per_byte * (1 - 1 / plan.microbatches))
 
 
 def _copies(

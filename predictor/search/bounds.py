@@ -198,15 +198,28 @@ def _bound_shape(found: Bounds, table: PlanTable, rows: Rows, cuts: Cuts) -> Non
     found.cut[rows] = number
     used, index = np.unique(number, return_inverse=True)
     sums = np.stack([cuts.sums[item] for item in used])[index]
+    added = _added_s(table, rows, sums, cuts, used, index) if training else np.zeros_like(sums[:, PARAMETERS])
+    sums[:, BACKWARD] += added
+    sums[:, WEIGHT] += added
     sends = np.stack([cuts.sends[item] for item in used])[index]
     times = _chunk_times(table, rows, sums, sends, cluster, shape)
     found.time_s[rows] = _time(table, rows, sums, times, cuts, used, index, shape)
     kernels = np.array([float(_kernels(cuts.microbatches[item], training)) for item in used])[index]
     step = np.array([float(cuts.microbatches[item].columns.optimizer_s[0]) for item in used])[index]
     shards = np.where(table.zero[rows] > 0, table.dp[rows] * table.cp[rows], 1)
+    kernels = kernels + added.sum(axis=1)
     found.kernel_s[rows] = (table.microbatches[rows] * kernels + training * step / shards) / shape.stages
     factor = np.array([cuts.microbatches[item].memory_factor for item in used])[index]
     found.peak_bytes[rows] = factor * _peak(table, rows, sums, shape)
+
+
+def _added_s(
+    table: PlanTable, rows: Rows, sums: FloatArray, cuts: Cuts, used: Rows, index: Rows
+) -> FloatArray:
+    """(n, virtual stages) time to add a mean microbatch's gradients to those before it."""
+    rates = np.array([cuts.microbatches[item].columns.adding_s_per_byte for item in used])[index]
+    times = rates * (1 - 1 / table.microbatches[rows]) * (table.zero[rows] < 2)
+    return np.asarray(times[:, None] * sums[:, PARAMETERS])
 
 
 def _kernels(microbatch: Microbatch, training: bool) -> float:

@@ -103,6 +103,26 @@ def test_whole_replicas_cost_what_the_plain_graph_costs(predictor: Predictor, dp
     assert time.iteration.high == pytest.approx(plain.iteration_time_s.high, rel=0.05)
 
 
+@pytest.mark.parametrize(("pp", "zero"), [(1, 0), (1, 1), (2, 1), (1, 2), (1, 3)])
+def test_gradients_are_added_to_those_of_earlier_microbatches(
+    predictor: Predictor, pp: int, zero: int
+) -> None:
+    plan = Plan(dp=2, pp=pp, zero=zero, microbatches=4)
+    costs, cluster = columns_of(predictor, plan), find_cluster(CLUSTER)
+    rate = 1e-11
+
+    def time(adding: float, microbatches: int) -> Any:
+        columns = replace(costs.columns, adding_s_per_byte=adding)
+        return plan_time(columns, replace(plan, microbatches=microbatches), cluster, training=True)
+
+    bare, found = time(0.0, 4), time(rate, 4)
+    held = costs.columns.parameter_bytes.sum() if zero < 2 else 0.0
+    tied = sum(size for _, size in costs.columns.tied) if pp > 1 else 0.0
+    assert found.busy_s.sum() - bare.busy_s.sum() == pytest.approx(3 * (held + tied) * rate)
+    assert sum(found.breakdown_s.values()) == pytest.approx(found.total_s)
+    assert time(rate, 1).total_s == time(0.0, 1).total_s
+
+
 @pytest.mark.parametrize("microbatches", [2, 8, 64])
 def test_bubble_of_equal_stages(predictor: Predictor, microbatches: int) -> None:
     plan = Plan(pp=4, microbatches=microbatches)
