@@ -134,7 +134,8 @@ def _type_bytes(known: TensorType) -> bytes:
     return bytes(known.to_proto().SerializeToString())
 
 
-_WRONG_TYPE = re.compile(r"(\w+) typestr: \w+, has unsupported type: tensor\((\w+)\)")
+# Bounded: names of a damaged file may be megabytes long.
+_WRONG_TYPE = re.compile(r"(\w{1,40}) typestr: \w{1,40}, has unsupported type: tensor\((\w{1,40})\)")
 
 
 def _one_line(text: str) -> str:

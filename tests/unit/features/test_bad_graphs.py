@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -533,3 +534,12 @@ def test_an_operator_set_without_shape_inference_is_to_be_converted() -> None:
     model = ModelProto.FromString(model_of([helper.make_node("Relu", ["x"], ["y"])]))
     model.opset_import[0].version = 1
     fails(model.SerializeToString(), "operator set 1", "onnx.version_converter")
+
+
+def test_a_contradiction_under_a_name_of_megabytes_is_told_at_once() -> None:
+    name = "é" * 200_000
+    nodes = [helper.make_node("Conv", ["x", "w"], [name], name=name)]
+    started = process_time()
+    with pytest.raises(InvalidGraph):
+        read_graph(model_of(nodes, {"x": [1, 2, 3], "w": [1, 2]}, outputs=(name,)))
+    assert process_time() - started < 2.0
