@@ -112,7 +112,7 @@ def weight_only(op: OpView) -> tuple[OpWork, ...]:
     bias = op.optional(5) if op.op_type == "MatMulNBits" else None
     made = contract(
         op,
-        "linear",
+        "linear_weight_only",
         Contraction(1, m, n, k),
         reads=op.present_inputs,
         writes=(out,),

@@ -24,7 +24,7 @@ from predictor.features.tables.tiles import FloatArray, product_of
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.hardware.sustained import matrix_peak, reached_matrix_rate, sustained_matrix_rate
 
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 
 
 class KernelModel(StrEnum):
@@ -244,6 +244,8 @@ def _product_columns(
         waves = np.ceil(tiles * parts / cores)
         multiplied_s = rows * cols * 2 * (k / parts) / (per_core * share)
         times.append(waves * (multiplied_s + _PRODUCT_TILE_CYCLES / device.clock_hz))
+    # A few rows need no tile: the plain pipelines multiply them while the matrix streams by.
+    times.append(facts.flops / device.vector_flops_per_s)
     compute_s = np.min(times, axis=0)
     memory_s = facts.memory_s(device, (left, facts.write))
     base_s = np.maximum(compute_s, memory_s) + start_s

@@ -17,15 +17,17 @@ from predictor.features.dtype import Compute
 from predictor.features.programs.work import Convolution, Family, OpWork, Rows
 from predictor.features.tables.tiles import FloatArray, products, tile_efficiencies
 from predictor.hardware.spec import DeviceSpec
-from predictor.hardware.sustained import sustained_fraction, sustained_matrix_rate
+from predictor.hardware.sustained import matrix_peak, sustained_fraction, sustained_matrix_rate
 
 FeatureMatrix = NDArray[np.float32]
 
-_SCHEMA_VERSION = 4
+_SCHEMA_VERSION = 5
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 # A device without a stated L2 is treated as one with 32 KiB per core, the least of the catalogue's GPUs.
 _L2_PER_CORE_BYTES = 32 * 1024
 _ALIGNMENT_CAP = 64
+# Plain pipelines do no more FLOPs a core and cycle, in half precision on 64 lanes or in FP32 on 128.
+_PLAIN_FLOPS_PER_CYCLE = 256.0
 
 _PRODUCT_FAMILIES = frozenset({Family.MATMUL, Family.BATCHED_MATMUL, Family.CONVOLUTION})
 
@@ -33,8 +35,10 @@ DEVICE_FEATURES = ("log_sustained_fraction", "log_lanes")
 _PRODUCT_FEATURES = (
     "log2_batch", "log2_m", "log2_n", "log2_k", "align_m", "align_n", "align_k", "log_memory_over_compute",
     "log_intensity", "log_waves", "wave_fill", "tile_fill_m", "tile_fill_n", "log_tile_0", "log_tile_1",
-    "log_tile_2", "log_tile_3", "log_tile_4", "log_tile_over_memory",
+    "log_tile_2", "log_tile_3", "log_tile_4", "log_tile_over_memory", "matrix_units",
 )  # fmt: skip
+# Boards older than matrix units run other FP32 products too: Pascal loses a factor of 2 to 4 in deep ones,
+# which V100, T4 and A100 do not. Without the fact their deep products took Pascal's time.
 # No product sees the cache: operands within it are common on cards of 40 MB and more, and were tiny on the
 # measured ones. Rows of a linear layer and points of a convolution grow with the batch. What they fill of
 # a tile or a wave is in the floor; as features such facts made some batches dearer than larger ones, by up to
@@ -147,7 +151,14 @@ def _product_facts(works: Sequence[OpWork], device: DeviceSpec) -> Mapping[str, 
         "tile_fill_n": p.n / (np.ceil(p.n / _TILE_COLUMNS) * _TILE_COLUMNS),
         **{f"log_tile_{i}": np.log(efficiency[:, i]) for i in range(5)},
         "log_tile_over_memory": np.log(compute_s / efficiency.max(axis=1) / memory_s),
+        "matrix_units": np.full(len(works), float(_has_matrix_units(device))),
     }
+
+
+def _has_matrix_units(device: DeviceSpec) -> bool:
+    rate = matrix_peak(device, Compute.FP16)
+    plain = _PLAIN_FLOPS_PER_CYCLE * device.core_count * device.clock_hz
+    return rate > 1.1 * max(plain, device.vector_flops_per_s)
 
 
 _PASSES = ("forward", "data_gradient", "weight_gradient")

@@ -3,7 +3,8 @@
     floor = max(matrix time, vector time, bytes / bandwidth) + kernels * start-up
 
 Matrix time is FLOPs over the rate the power limit sustains, divided by the best tile's efficiency
-(features/tables/tiles.py). Vector time is FLOPs over the FP32 pipelines. Learned models correct the floor,
+(features/tables/tiles.py), or that of the plain pipelines where it is less: products of a few rows waste no
+tile there. Vector time is FLOPs over the FP32 pipelines. Learned models correct the floor,
 so what it gets right need not be learned.
 """
 
@@ -43,6 +44,9 @@ _ATTENTION_EFFICIENCY = 0.6
 # integer pipeline a number, and its lanes on every NVIDIA core since Volta.
 _RANDOM_SLOTS, _INTEGER_LANES = 36.0, 64.0
 
+# Libraries take matrix-vector kernels for one row to a few.
+_FEW_ROWS = 4
+
 BOUNDS = ("compute", "memory", "launch")
 
 
@@ -75,10 +79,11 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
         [work.launch_count if runs_on_device(work) else 0 for work in works], dtype=np.float64
     )
     moved = np.where(launches > 0, moved_bytes(works), 0.0) if works else np.zeros(0)
-    compute_s = np.maximum(
-        matrix_flops / (rate * matrix_efficiency(works, device)) if works else np.zeros(0),
-        vector_flops / device.vector_flops_per_s,
-    )
+    matrix_s = matrix_flops / (rate * matrix_efficiency(works, device)) if works else np.zeros(0)
+    if device.kind is DeviceKind.GPU:
+        untiled = np.array([_needs_no_tile(work) for work in works], dtype=np.bool_)
+        matrix_s = np.where(untiled, np.minimum(matrix_s, matrix_flops / device.vector_flops_per_s), matrix_s)
+    compute_s = np.maximum(matrix_s, vector_flops / device.vector_flops_per_s)
     drawn = np.array([_random_numbers(work) for work in works], dtype=np.float64)
     if device.kind is DeviceKind.GPU and drawn.any():
         slots_per_s = _INTEGER_LANES * device.core_count * device.clock_hz
@@ -135,6 +140,12 @@ def is_depthwise(work: OpWork) -> bool:
     """A convolution of one input channel a group."""
     shape = work.shape
     return isinstance(shape, Convolution) and shape.groups == shape.in_channels > 1
+
+
+def _needs_no_tile(work: OpWork) -> bool:
+    """A product of so few rows or columns that kernels read the matrix once, and tile nothing."""
+    shape = work.shape
+    return isinstance(shape, Contraction) and min(shape.m, shape.n) <= _FEW_ROWS
 
 
 def _is_grouped(work: OpWork) -> bool:

@@ -21,6 +21,7 @@ from predictor.errors import InvalidBundle
 from predictor.features.programs.work import AttentionShape, OpWork, Phase
 from predictor.features.tables.kernel_rows import (
     LIBRARY_COLUMNS,
+    NAMES,
     KernelModel,
     Run,
     kernel_rows,
@@ -38,6 +39,19 @@ _SAME_DEVICE = 0.01
 _BACKWARD_SPEED = 0.84
 
 
+_LONG_STARTS = 20.0
+_WIDE = ("fp16", "bf16", "tf32")
+SITUATIONS = ("wide and long", "wide and short", "narrow and long", "narrow and short")
+"""What decides how far off a kernel is, whatever its chip: types below 16 bits have kernels of many makers,
+and those that last few times their start are made of what no roofline holds."""
+
+
+def situations(model: KernelModel, features: FeatureMatrix, compute: NDArray[np.str_]) -> NDArray[np.intp]:
+    """(n,) index into SITUATIONS of rows in `compute` (names of arithmetic)."""
+    short = features[:, NAMES[model].index("log_base")] < np.log(_LONG_STARTS)
+    return np.asarray(2 * ~np.isin(compute, _WIDE) + short, dtype=np.intp)
+
+
 GENERAL, MEASURED = "general", "measured"
 """The boosters of a model: for devices nobody measured, and for those in the training tables."""
 
@@ -48,15 +62,15 @@ class KernelFit:
 
     Attributes:
         low, high: (columns - LIBRARY_COLUMNS,) range of each feature in training.
-        told, untold: log half-widths where the library that runs is known, and where it is not.
+        told, untold: log half-widths by situation, where the library that runs is known, and where it is not.
         known: (d, 5) signatures of the measured devices, one for each arithmetic measured on it.
         libraries: codes of the library columns that training saw.
     """
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]
-    told: Spread
-    untold: Spread
+    told: tuple[Spread, ...]
+    untold: tuple[Spread, ...]
     known: NDArray[np.float64]
     libraries: tuple[tuple[float, ...], ...]
 
@@ -65,8 +79,8 @@ class KernelFit:
         return {
             "low": [float(value) for value in self.low],
             "high": [float(value) for value in self.high],
-            "told": self.told.to_json(),
-            "untold": self.untold.to_json(),
+            "told": [spread.to_json() for spread in self.told],
+            "untold": [spread.to_json() for spread in self.untold],
             "known": [[float(value) for value in row] for row in self.known],
             "libraries": [list(codes) for codes in self.libraries],
         }
@@ -77,8 +91,8 @@ class KernelFit:
         return cls(
             np.array(data["low"], dtype=np.float32),
             np.array(data["high"], dtype=np.float32),
-            Spread.from_json(data["told"]),
-            Spread.from_json(data["untold"]),
+            tuple(map(Spread.from_json, data["told"])),
+            tuple(map(Spread.from_json, data["untold"])),
             np.array(data["known"], dtype=np.float64).reshape(-1, 5),
             tuple(tuple(codes) for codes in data["libraries"]),
         )
@@ -146,14 +160,18 @@ class KernelTimeModel:
         rows = kernel_rows(model, forward, device, chosen)
         known = _known(fit, works, device)
         correction = self._correction(model, hide_unseen(rows.features, fit.libraries), device, known)
-        spread = fit.told if told else fit.untold
+        spreads = fit.told if told else fit.untold
+        known_width, new_width = (
+            np.array([getattr(one, kind) for one in spreads]) for kind in ("known", "new")
+        )
+        place = situations(model, rows.features, np.array([work.compute.value for work in works]))
         again = np.array([_slower_than_forward(work) for work in works])
         # A gradient was never timed.
         outside = fit.outside(rows.features) | ~known | (again != 1.0)
         return KernelCosts(
             time_s=rows.base_s * np.exp(correction) * again,
             base_s=rows.base_s * again,
-            log_spread=np.where(outside, spread.new, spread.known),
+            log_spread=np.where(outside, new_width[place], known_width[place]),
             outside=outside,
             unmeasured=~known,
         )

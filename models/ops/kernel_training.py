@@ -21,9 +21,11 @@ from predictor.models.ops.kernel_tables import KernelTable
 from predictor.models.ops.kernel_time import (
     GENERAL,
     MEASURED,
+    SITUATIONS,
     KernelFit,
     device_columns,
     hide_unseen,
+    situations,
     stored_name,
     to_params,
 )
@@ -209,13 +211,23 @@ def kernel_fit(
     return KernelFit(
         low=low.astype(np.float32),
         high=high.astype(np.float32),
-        told=Spread(known=_width(table, shapes, "told"), new=_width(table, chips, "told")),
-        untold=Spread(known=_width(table, shapes, "untold"), new=_width(table, chips, "untold")),
+        told=_spreads(table, shapes, chips, "told"),
+        untold=_spreads(table, shapes, chips, "untold"),
         known=np.array([device_signature(devices[name], Compute(kind)) for name, kind in measured]),
         libraries=libraries(table.features),
     )
 
 
-def _width(table: KernelTable, judged: Judged, which: str) -> float:
-    group = np.char.add(np.char.add(table.chip, " "), table.subset)
-    return grouped_quantile(getattr(judged, which), group[judged.rows])
+def _spreads(table: KernelTable, shapes: Judged, chips: Judged, which: str) -> tuple[Spread, ...]:
+    """Of each situation."""
+    known, new = _widths(table, shapes, which), _widths(table, chips, which)
+    return tuple(Spread(known=k, new=n) for k, n in zip(known, new, strict=True))
+
+
+def _widths(table: KernelTable, judged: Judged, which: str) -> list[float]:
+    group = np.char.add(np.char.add(table.chip, " "), table.subset)[judged.rows]
+    residual = getattr(judged, which)
+    place = situations(table.model, table.features, table.compute)[judged.rows]
+    # A situation that no row shows takes the width of all.
+    parts = [place == i if (place == i).any() else place >= 0 for i in range(len(SITUATIONS))]
+    return [grouped_quantile(residual[part], group[part]) for part in parts]

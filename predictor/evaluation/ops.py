@@ -4,7 +4,8 @@ T9: every chip of the aiconfigurator tables is left out with its near-twin (H100
 judged by boosters that saw the other chips only; `layer gemm` are vidur's products inside running layers. The
 library that ran is known, as a user knows what serves a model; rows that end in `library untold` hide it.
 `twin known` leaves one board out alone. T10: shapes of the same tables and of NeuSight's, on devices that the
-boosters know. Intervals are calibrated on the chips other than the judged one. Intel's B60, timed through its
+boosters know. Intervals are calibrated on the chips other than the judged one, by situation (types below 16
+bits, short kernels); the row `new chips` pools them. Intel's B60, timed through its
 host, is apart.
 """
 
@@ -20,12 +21,13 @@ from numpy.typing import NDArray
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
 from predictor.features.programs.work import Family
+from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.calibration import grouped_quantile
 from predictor.models.corpus.build import Progress, read_index, silent
 from predictor.models.ops.kernel_tables import TWINS, KernelTable, joined, load_kernel_tables
-from predictor.models.ops.kernel_time import GENERAL
+from predictor.models.ops.kernel_time import GENERAL, situations
 from predictor.models.ops.kernel_training import (
     THIN,
     Judged,
@@ -97,14 +99,28 @@ def _chip_rows(table: KernelTable, judged: Judged, which: str, suffix: str) -> l
             chosen = (kind == group) & (device == name)
             goal = _GOAL.get(group) if not suffix else None
             rows += _errors(residual[chosen], "T9", _CHIP, f"{group}:{name}{suffix}", goal)
-    for model_chip in np.unique(chip).tolist():
-        own = chip == model_chip
-        half = grouped_quantile(residual[~own], np.char.add(chip, table.subset[judged.rows])[~own])
-        rows += coverage_row(
-            np.abs(residual[own]) <= half, id="T11", suite=SUITE, hold=_CHIP,
-            group=f"{table.model}:{model_chip}{suffix}",
-        )  # fmt: skip
-    return rows
+    inside = _within(table, judged, residual)
+    for name in np.unique(chip).tolist():
+        rows += _coverage(inside[chip == name], f"{table.model}:{name}{suffix}")
+    return [*rows, *_coverage(inside, f"{table.model}: new chips{suffix}")]
+
+
+def _within(table: KernelTable, judged: Judged, residual: FloatArray) -> Bools:
+    """(n,) whether intervals that other chips' residuals give, by situation, hold a chip's rows."""
+    chip = table.chip[judged.rows]
+    group = np.char.add(chip, table.subset[judged.rows])
+    place = situations(table.model, table.features, table.compute)[judged.rows]
+    inside = np.zeros(len(residual), dtype=np.bool_)
+    for name, code in sorted(set(zip(chip.tolist(), place.tolist(), strict=True))):
+        own, others = (chip == name) & (place == code), (chip != name) & (place == code)
+        # What no other chip shows is judged by all that they show.
+        others = others if others.any() else chip != name
+        inside[own] = np.abs(residual[own]) <= grouped_quantile(residual[others], group[others])
+    return inside
+
+
+def _coverage(inside: Bools, group: str) -> list[EvaluationRow]:
+    return coverage_row(inside, id="T11", suite=SUITE, hold=_CHIP, group=group)
 
 
 def _apart_rows(

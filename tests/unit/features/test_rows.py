@@ -15,6 +15,7 @@ from predictor.features.tables.rows import (
     schema_hash,
 )
 from predictor.features.tables.tiles import product_of, products, tile_efficiencies
+from predictor.hardware.catalog import find_device
 from tests.unit.models.op_cases import DEVICE, device, pointwise, product, softmax
 
 CONVOLUTION = Convolution(
@@ -46,6 +47,16 @@ def test_rows_of_a_linear_layer_hold_no_fact_that_jumps_with_the_batch() -> None
     batched = _named(Family.BATCHED_MATMUL, product(4096, 1024, 1000))
     assert batched.keys() - linear.keys() == {"align_m", "wave_fill", "tile_fill_m"}
     assert all(linear[name] == batched[name] for name in linear)
+
+
+@pytest.mark.parametrize(
+    ("name", "has"),
+    [("p100-pcie-16gb", 0.0), ("p4-pcie-8gb", 0.0), ("t4-pcie-16gb", 1.0), ("a100-sxm-80gb", 1.0)],
+)
+def test_products_know_boards_with_matrix_units(name: str, has: float) -> None:
+    column = FEATURE_NAMES[Family.MATMUL].index("matrix_units")
+    row = feature_matrix(Family.MATMUL, [product(512, 512, 512)], find_device(name))[0]
+    assert row[column] == has
 
 
 def test_a_vector_row_by_hand() -> None:

@@ -49,6 +49,16 @@ def test_tiny_kernels_are_launch_bound_and_views_are_free() -> None:
     assert floor.launch_s[1] == floor.memory_s[1] == 0.0
 
 
+@pytest.mark.parametrize("compute", [Compute.FP32, Compute.FP16])
+def test_one_row_wastes_no_tile(compute: Compute) -> None:
+    floor = floors(
+        [product(1, 4096, 4096, compute=compute), product(16, 4096, 4096, compute=compute)], DEVICE
+    )
+    assert floor.compute_s[0] == pytest.approx(2 * 4096**2 / 14e12)
+    assert BOUNDS[floor.bound[0]] == "memory"
+    assert floor.compute_s[1] > 4 * floor.compute_s[0]
+
+
 def test_a_cpu_has_no_tiles() -> None:
     cpu = device(kind=DeviceKind.CPU, core_count=16)
     assert floors([product(1, 1, 10**6)], cpu).compute_s[0] == pytest.approx(2e6 / 14e12)

@@ -22,7 +22,7 @@ from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import canonical, conform
 from predictor.models.ops import kernel_training
 from predictor.models.ops.kernel_tables import KernelTable, load_kernel_tables
-from predictor.models.ops.kernel_time import KernelTimeModel
+from predictor.models.ops.kernel_time import SITUATIONS, KernelTimeModel, situations
 from predictor.models.ops.kernel_training import (
     KernelSettings,
     held_out_chips,
@@ -124,6 +124,15 @@ def test_unmeasured_devices_get_wider_intervals(model: KernelTimeModel) -> None:
     assert new.unmeasured.all()
     assert new.outside.all()
     assert np.all(new.log_spread >= known.log_spread)
+
+
+def test_situations_are_types_and_lengths() -> None:
+    device = DEVICES["h100-sxm-80gb"]
+    sizes = (8192, 64)
+    works = [gemm(n, n, n, compute) for compute in (Compute.BF16, Compute.FP8) for n in sizes]
+    features = kernel_rows(KernelModel.PRODUCT, works, device, [Run()] * len(works)).features
+    place = situations(KernelModel.PRODUCT, features, np.array([work.compute.value for work in works]))
+    assert [SITUATIONS[i] for i in place] == list(SITUATIONS)
 
 
 def test_a_gradient_is_the_forward_kernel_by_flops(model: KernelTimeModel) -> None:

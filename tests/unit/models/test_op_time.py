@@ -20,7 +20,7 @@ from predictor.models.bundle import Bundle, TrainedModel, write_bundle
 from predictor.models.corpus.build import write_whole
 from predictor.models.corpus.schema import canonical, conform
 from predictor.models.ops.floor import KERNEL_START_S, floors
-from predictor.models.ops.op_rows import OpTable, dispatch_s, lead_fraction, load_tables
+from predictor.models.ops.op_rows import OpTable, dispatch_s, lead_fraction, load_tables, reconciled
 from predictor.models.ops.op_time import OpTimeModel
 from predictor.models.ops.op_training import (
     SETTINGS,
@@ -226,3 +226,13 @@ def test_another_feature_schema_is_refused(
     )
     with pytest.raises(InvalidBundle, match="feature schema"):
         OpTimeModel.from_bundle(Bundle.load(tmp_path / "b"))
+
+
+def test_sets_that_contradict_each_other_meet_half_way() -> None:
+    subset = np.array(["cool"] * 3 + ["hot"] * 3)
+    target = np.array([0.0, 0.1, -0.1, 1.2, 1.3, 9.0])
+    long = np.array([True, True, True, True, True, False])
+    moved = reconciled(target, subset, long)
+    np.testing.assert_allclose(moved[:3], target[:3] + 0.625)
+    np.testing.assert_allclose(moved[3:], target[3:] - 0.625)
+    np.testing.assert_array_equal(reconciled(target / 2, subset, long), target / 2)
