@@ -56,14 +56,13 @@ class JobContext:
 
 
 CLASSES = (
-    "linear", "linear_data_gradient", "linear_weight_gradient", "bmm", "attention", "pointwise_conv", "conv",
-    "grouped_conv", "depthwise_conv", "transposed_conv", "pointwise_conv_data_gradient", "conv_data_gradient",
-    "grouped_conv_data_gradient", "depthwise_conv_data_gradient", "transposed_conv_data_gradient",
-    "pointwise_conv_weight_gradient", "conv_weight_gradient", "grouped_conv_weight_gradient",
-    "depthwise_conv_weight_gradient", "transposed_conv_weight_gradient", "batch_norm", "layer_norm",
-    "group_norm", "norm_sums", "softmax", "add", "mul", "activation", "smooth_activation", "bias", "fused",
-    "power", "elementwise", "reduction", "pooling", "gather", "cast", "transpose", "concat", "copy",
-    "recurrent", "optimizer", "unknown",
+    "linear", "bmm", "attention", "pointwise_conv", "conv", "grouped_conv", "depthwise_conv",
+    "transposed_conv", "pointwise_conv_data_gradient", "conv_data_gradient", "grouped_conv_data_gradient",
+    "depthwise_conv_data_gradient", "transposed_conv_data_gradient", "pointwise_conv_weight_gradient",
+    "conv_weight_gradient", "grouped_conv_weight_gradient", "depthwise_conv_weight_gradient",
+    "transposed_conv_weight_gradient", "batch_norm", "layer_norm", "group_norm", "norm_sums", "softmax",
+    "add", "mul", "activation", "smooth_activation", "bias", "fused", "power", "elementwise", "reduction",
+    "pooling", "gather", "cast", "transpose", "concat", "copy", "recurrent", "optimizer", "unknown",
 )  # fmt: skip
 """Kinds of work that share an efficiency, whatever their size."""
 _CLASS_CODE = {name: code for code, name in enumerate(CLASSES)}
@@ -84,8 +83,6 @@ _BY_FAMILY: Mapping[Family, str] = {
     Family.OPTIMIZER: "optimizer",
 }
 _BY_KIND: Mapping[str, str] = {
-    "linear_data_gradient": "linear_data_gradient",
-    "linear_weight_gradient": "linear_weight_gradient",
     "batch_norm": "batch_norm",
     "batch_norm_inference": "batch_norm",
     "batch_norm_statistics": "norm_sums",

@@ -1,0 +1,32 @@
+"""Backward passes that users see: two products a layer where forward has one, whatever the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from predictor import PredictionRequest, Predictor
+from predictor.features.architectures import architecture
+from predictor.types import Mode, Precision
+
+RESNET = Path(__file__).parents[2] / "examples" / "resnet50.onnx"
+# Twice the arithmetic, more of the traffic, and weight gradients that sum over all samples.
+LEAST, MOST = 1.5, 3.2
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor.load()
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP])
+@pytest.mark.parametrize("device", ["v100-sxm-16gb", "t4-pcie-16gb", "a100-sxm-80gb", "h100-sxm-80gb"])
+@pytest.mark.parametrize(("model", "batch"), [("gpt2", 2), ("gpt2", 64), ("resnet50", 32), ("resnet50", 256)])
+def test_backward_takes_about_twice_the_forward_pass(
+    predictor: Predictor, model: str, batch: int, device: str, precision: Precision
+) -> None:
+    graph = RESNET if model == "resnet50" else architecture("gpt2", batch=batch, sequence=512, training=True)
+    request = PredictionRequest(graph, device, batch=batch, mode=Mode.TRAIN, precision=precision)
+    parts = predictor.predict(request).time_breakdown_s
+    assert LEAST < parts["backward"] / parts["forward"] < MOST
