@@ -65,13 +65,18 @@ def fuse(graph: Graph, runtime: Runtime = Runtime.EAGER) -> Graph:
     return group_pointwise(fused) if runtime is Runtime.COMPILED else fused
 
 
-def recognise(graph: Graph, runtime: Runtime = Runtime.EAGER, layout: Layout = Layout.NCHW) -> Graph:
-    """Blocks that `runtime` runs as one kernel made one, shape arithmetic gone, hidden copies visible."""
+def recognise(
+    graph: Graph, runtime: Runtime = Runtime.EAGER, layout: Layout = Layout.NCHW, release: float = 0.0
+) -> Graph:
+    """Blocks that `runtime` runs as one kernel made one, shape arithmetic gone, hidden copies visible.
+
+    `release` of torch, as major + minor / 100: older compilers know fewer blocks; 0 is the newest.
+    """
     draft = Draft(graph)
     drop_host_arithmetic(draft)
     drop_no_ops(draft)
     join_slices(draft)
-    _replace_blocks(draft, runtime)
+    _replace_blocks(draft, runtime, release)
     draft.drop_dead()
     if runtime in DENSE:
         make_copies_of_dense_tensors(draft)
@@ -80,9 +85,9 @@ def recognise(graph: Graph, runtime: Runtime = Runtime.EAGER, layout: Layout = L
     return draft.finish()
 
 
-def _replace_blocks(draft: Draft, runtime: Runtime) -> None:
+def _replace_blocks(draft: Draft, runtime: Runtime, release: float) -> None:
     """Tries every spelling at every node, last node first: a block's longest form has the latest root."""
-    candidates = Candidates(runtime, frozenset(node.op_type for node in draft.graph.nodes))
+    candidates = Candidates(runtime, frozenset(node.op_type for node in draft.graph.nodes), release)
     for index in range(len(draft.slots) - 1, -1, -1):
         for root in draft.slots[index]:
             if root.domain:

@@ -23,6 +23,7 @@ def lower(
     runtime: Runtime = Runtime.EAGER,
     training: bool = False,
     layout: Layout = Layout.NCHW,
+    release: float = 0.0,
     split: Callable[[Graph], Graph] | None = None,
 ) -> Graph:
     """Recognises blocks, applies the numeric policy, then groups what a compiler or an engine fuses.
@@ -33,7 +34,8 @@ def lower(
 
     Autocast decides operator by operator, so it must see blocks (a GELU spelled with Pow is no Pow) but no
     groups. So must `split`, which makes the graph of one rank of a plan (predictor.parallel.sharding): what
-    ranks exchange, no compiler fuses.
+    ranks exchange, no compiler fuses. `release` of torch, as major + minor / 100, is that of the compiler; 0
+    is the newest.
     """
     engine = ENGINES.get(runtime)
     if engine is not None and training:
@@ -41,13 +43,15 @@ def lower(
             f"runtime {runtime.value} runs inference only; expected eager or compiled for training",
             field="runtime",
         )
-    nodes = tuple(_with_lowered_body(node, precision, runtime, training, layout) for node in graph.nodes)
+    nodes = tuple(
+        _with_lowered_body(node, precision, runtime, training, layout, release) for node in graph.nodes
+    )
     graph = replace(graph, nodes=nodes)
     if not training:
         graph = mark_updates(graph)
     if runtime is not Runtime.EAGER and not training:
         graph = fuse_quantised(graph)
-    typed = apply_precision(recognise(graph, runtime, layout), precision)
+    typed = apply_precision(recognise(graph, runtime, layout, release), precision)
     if split is not None:
         typed = split(typed)
     if engine is not None:
@@ -57,10 +61,12 @@ def lower(
 
 
 def _with_lowered_body(
-    node: Node, precision: Precision, runtime: Runtime, training: bool, layout: Layout
+    node: Node, precision: Precision, runtime: Runtime, training: bool, layout: Layout, release: float
 ) -> Node:
     body = node.attributes.get("body")
     if not isinstance(body, Graph):
         return node
-    lowered = lower(body, precision=precision, runtime=runtime, training=training, layout=layout)
+    lowered = lower(
+        body, precision=precision, runtime=runtime, training=training, layout=layout, release=release
+    )
     return replace(node, attributes={**node.attributes, "body": lowered})

@@ -35,6 +35,7 @@ def build_program(
     optimizer: Optimizer,
     runtime: Runtime,
     layout: Layout = Layout.NCHW,
+    release: float = 0.0,
     work_rules: Registry[WorkRule] = WORK_RULES,
     backward_rules: Registry[BackwardRule] = BACKWARD_RULES,
     strict: bool = False,
@@ -49,6 +50,7 @@ def build_program(
         graph: as read from a file; blocks are fused and the precision policy is applied here.
         mode: INFER is the forward pass; TRAIN adds backward and the step of `optimizer`.
         layout: NHWC keeps images channels-last: convolutions copy what lies otherwise.
+        release: of torch, as major + minor / 100; 0 is the newest. Older compilers fuse fewer blocks.
         strict: raise UnsupportedOp, naming every op type without a rule, instead of pricing it by its bytes.
         master_weights: 16-bit weights have FP32 copies in the optimizer's state, and FP32 gradients, as
             Megatron-LM and DeepSpeed keep them.
@@ -63,7 +65,14 @@ def build_program(
     training = mode is Mode.TRAIN
     with without_collection(len(graph.nodes)):
         return program_of(
-            lower(graph, runtime=runtime, precision=precision, training=training, layout=layout),
+            lower(
+                graph,
+                runtime=runtime,
+                precision=precision,
+                training=training,
+                layout=layout,
+                release=release,
+            ),
             mode=mode,
             precision=precision,
             optimizer=optimizer,

@@ -36,7 +36,8 @@ def read_rows(folder: Path) -> ReadRows:
         if record["option"] not in (None, "", "fusion") or device is None:
             dropped += 1
             continue
-        amd = record["device"].startswith("AMD")
+        release = 2.04 if record["device"].startswith("AMD") else 2.01
+        compiled = record["option"] == "fusion"
         rows.append(
             WholeModelRow(
                 graph=f"{record['model']}-{record['seqlen']}",
@@ -48,9 +49,10 @@ def read_rows(folder: Path) -> ReadRows:
                 measured_s=record["e2e_latency_ms"] * 1e-3,
                 mode=Mode.TRAIN if record["mode"] == "train" else Mode.INFER,
                 precision=Precision.FP32,
-                runtime=Runtime.COMPILED if record["option"] == "fusion" else Runtime.EAGER,
-                framework_version=2.04 if amd else 2.01,
-                cuda=0.0 if amd else 12.1,
+                runtime=Runtime.COMPILED if compiled else Runtime.EAGER,
+                framework_version=release,
+                compiler_release=release if compiled else 0.0,
+                cuda=0.0 if record["device"].startswith("AMD") else 12.1,
             )
         )
     return ReadRows(tuple(rows), {"four devices": dropped})

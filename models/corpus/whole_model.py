@@ -73,6 +73,8 @@ class WholeModelRow:
         devices: how many took part; rows of more than one are kept for reports and are not trained on.
         input_copy: the batch was copied from host to device within the timed iteration.
         weight: how much the row counts beside the others of its source, e.g. 1/n of n equal nodes.
+        compiler_release: framework version that decides what a compiler fuses; 0 where the newest fuses the
+            same.
     """
 
     graph: str
@@ -95,11 +97,20 @@ class WholeModelRow:
     devices: int = 1
     input_copy: bool = False
     weight: float = 1.0
+    compiler_release: float = 0.0
 
     @property
     def job(self) -> Job:
         """What decides the program, the batch apart."""
-        return Job(self.graph, self.mode, self.precision, self.optimizer, self.runtime, self.layout)
+        return Job(
+            self.graph,
+            self.mode,
+            self.precision,
+            self.optimizer,
+            self.runtime,
+            self.layout,
+            self.compiler_release,
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -112,6 +123,7 @@ class Job:
     optimizer: Optimizer
     runtime: Runtime
     layout: Layout
+    compiler_release: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

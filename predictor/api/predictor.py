@@ -44,7 +44,7 @@ from predictor.models.steps.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
 from predictor.request import PredictionRequest, version_number
-from predictor.types import Explanation, Mode, Prediction
+from predictor.types import Explanation, Mode, Prediction, Runtime
 
 if TYPE_CHECKING:
     import numpy as np
@@ -462,7 +462,8 @@ def job_context(request: PredictionRequest) -> JobContext:
 
 def _job_key(request: PredictionRequest) -> Hashable:
     job = (request.mode, request.precision, request.optimizer, request.runtime, request.layout)
-    return (*job, request.keeps_gradients)
+    compiler = request.framework_version if request.runtime is Runtime.COMPILED else ""
+    return (*job, compiler, request.keeps_gradients)
 
 
 def _device_key(device: DeviceSpec) -> Hashable:
@@ -479,6 +480,7 @@ def _program(graph: Graph, request: PredictionRequest) -> Program:
         optimizer=request.optimizer,
         runtime=request.runtime,
         layout=request.layout,
+        release=version_number(request.framework_version),
         strict=request.strict,
         keeps_gradients=request.keeps_gradients,
     )
@@ -492,5 +494,6 @@ def _rank_program(graph: Graph, request: PredictionRequest) -> RankProgram:
         precision=request.precision,
         optimizer=request.optimizer,
         runtime=request.runtime,
+        release=version_number(request.framework_version),
         strict=request.strict,
     )

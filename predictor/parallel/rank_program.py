@@ -59,12 +59,14 @@ def rank_program(
     optimizer: Optimizer,
     runtime: Runtime,
     layout: Layout = Layout.NCHW,
+    release: float = 0.0,
     strict: bool = False,
 ) -> RankProgram:
     """The program of a rank of `plan`.
 
     Args:
         graph: as read from a file, bound to the samples of one microbatch.
+        release: of torch, as major + minor / 100; 0 is the newest.
 
     Raises InvalidPlan when the graph cannot be sharded so, UnsupportedOp with `strict`.
     """
@@ -83,6 +85,7 @@ def rank_program(
             precision=precision,
             training=training,
             layout=layout,
+            release=release,
             split=split if plan.splits_graph else None,
         )
         program = program_of(

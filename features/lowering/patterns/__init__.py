@@ -18,10 +18,10 @@ class Candidates:
     Graphs have few such neighbourhoods, so nearly every lookup is one in a dictionary.
     """
 
-    def __init__(self, runtime: Runtime, op_types: frozenset[str]) -> None:
+    def __init__(self, runtime: Runtime, op_types: frozenset[str], release: float = 0.0) -> None:
         self._by_root = {
             root: tuple((spelling, rule) for spelling, rule, needed in entries if needed <= op_types)
-            for root, entries in _by_root(runtime).items()
+            for root, entries in _by_root(runtime, release).items()
         }
         self._found: dict[tuple[str, tuple[str, ...]], tuple[tuple[Call, Rule], ...]] = {}
 
@@ -38,11 +38,11 @@ class Candidates:
 
 
 @cache
-def _by_root(runtime: Runtime) -> Mapping[str, tuple[tuple[Call, Rule, frozenset[str]], ...]]:
+def _by_root(runtime: Runtime, release: float) -> Mapping[str, tuple[tuple[Call, Rule, frozenset[str]], ...]]:
     found: dict[str, list[tuple[Call, Rule, frozenset[str]]]] = {}
     for family in _FAMILIES:
         for rule in family.RULES:
-            if runtime in rule.runtimes:
+            if rule.applies(runtime, release):
                 for spelling in rule.spellings:
                     needed = required_op_types(spelling)
                     for op_type in spelling.op_types:

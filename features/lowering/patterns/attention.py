@@ -4,7 +4,7 @@ Both exporters of torch spell `scaled_dot_product_attention` with the square roo
 operands of the first product. Nobody writes that by hand, so it marks a call of the fused kernel.
 Attention written out by the model's author scales the scores (or one operand); eager mode runs it op by
 op, while torch.compile replaces the forms with the scale on the scores, or none, when the operands have
-four dimensions.
+four dimensions; scores that are chosen by a mask (GPT-2 in transformers) since torch 2.3.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from predictor.features.graph import Node
 from predictor.features.lowering.patterns.language import FUSING, Match, rule
 
 _SCORES = {"marked": "MatMul(Mul(q, #), Mul(k, #))", "plain": "Div?(Mul?(MatMul(q, k), #), #)"}
-_MASKED = (
-    "Add?({scores}, mask)",
+_ADDED = ("Add?({scores}, mask)",)
+_CHOSEN = (
     "Where(mask, {scores}, #)",
     "Where(mask, #, {scores})",
     "Add(Where(causal, {scores}, #), mask)",
@@ -24,8 +24,11 @@ _MASKED = (
 _SOFTMAX = ("Cast?(Softmax(Cast?({masked})))", "Where(IsNaN(p), #, p@Softmax({masked}))")
 
 
-def _spellings(kind: str) -> tuple[str, ...]:
-    scores = [masked.format(scores=_SCORES[kind]) for masked in _MASKED]
+_CHOSEN_SINCE = 2.03
+
+
+def _spellings(kind: str, forms: tuple[str, ...] = _ADDED + _CHOSEN) -> tuple[str, ...]:
+    scores = [masked.format(scores=_SCORES[kind]) for masked in forms]
     return tuple(f"MatMul({form.format(masked=masked)}, v)" for form in _SOFTMAX for masked in scores)
 
 
@@ -126,5 +129,12 @@ def _native(match: Match) -> tuple[Node, ...] | None:
 RULES = (
     rule("sdpa", _spellings("marked"), _attention),
     rule("sdpa_native", ("Attention(q, k, v)", "Attention(q, k, v, _)"), _native),
-    rule("attention_by_hand", _spellings("plain"), _by_hand, runtimes=FUSING),
+    rule("attention_by_hand", _spellings("plain", _ADDED), _by_hand, runtimes=FUSING),
+    rule(
+        "attention_chosen_by_hand",
+        _spellings("plain", _CHOSEN),
+        _by_hand,
+        runtimes=FUSING,
+        since=_CHOSEN_SINCE,
+    ),
 )

@@ -81,19 +81,31 @@ Builder: TypeAlias = Callable[[Match], tuple[Node, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Spellings of one block and what to put in their place; `runtimes` says where it applies."""
+    """Spellings of one block and what to put in their place.
+
+    `runtimes` says where it applies, `since` from which release of torch on (major + minor / 100).
+    """
 
     name: str
     spellings: tuple[Call, ...]
     build: Builder
     runtimes: frozenset[Runtime]
+    since: float = 0.0
+
+    def applies(self, runtime: Runtime, release: float) -> bool:
+        """In `runtime` of a release of torch; 0 is the newest."""
+        return runtime in self.runtimes and (release == 0.0 or release >= self.since)
 
 
 def rule(
-    name: str, spellings: tuple[str, ...], build: Builder, runtimes: tuple[Runtime, ...] = tuple(Runtime)
+    name: str,
+    spellings: tuple[str, ...],
+    build: Builder,
+    runtimes: tuple[Runtime, ...] = tuple(Runtime),
+    since: float = 0.0,
 ) -> Rule:
     """A rule from pattern text. Raises ValueError on text that is no pattern."""
-    return Rule(name, tuple(parse(text) for text in spellings), build, frozenset(runtimes))
+    return Rule(name, tuple(parse(text) for text in spellings), build, frozenset(runtimes), since)
 
 
 def parse(text: str) -> Call:

@@ -9,7 +9,7 @@ import pytest
 from predictor.features.builder import Tensor
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph
-from predictor.features.lowering.fusion import fuse
+from predictor.features.lowering.fusion import fuse, recognise
 from predictor.features.reading.reader import read_graph
 from predictor.types import Runtime
 from tests.unit.features.spelling import Spelling, kinds, only
@@ -188,6 +188,14 @@ def test_a_compiler_makes_one_kernel_of_it() -> None:
     causal = only(fuse(graph_of(by_hand_causal), Runtime.COMPILED), "Attention")
     assert causal.attributes["causal"] == 1
     assert len(causal.inputs) == 3
+
+
+@pytest.mark.parametrize(("release", "fused"), [(2.01, False), (2.03, True), (0.0, True)])
+def test_compilers_before_torch_2_3_leave_scores_that_a_mask_chooses(release: float, fused: bool) -> None:
+    chosen = recognise(graph_of(by_hand_causal), Runtime.COMPILED, release=release)
+    added = recognise(graph_of(by_hand_with_mask), Runtime.COMPILED, release=release)
+    assert ("Attention" in kinds(chosen)) is fused
+    assert "Attention" in kinds(added)
 
 
 def test_a_compiler_leaves_a_query_that_was_scaled_before_the_product() -> None:
