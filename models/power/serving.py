@@ -34,6 +34,8 @@ FloatArray = NDArray[np.float64]
 
 MODEL_NAME = "serving"
 TARGETS = ("step", "power", "energy")
+POWER_TARGET = "over base"
+"""What the power model's corrections multiply; a bundle names it, since older ones meant another thing."""
 TASKS = ("chat", "reasoning", "code", "image", "video")
 """Kinds of requests that the rows hold; servers treat images and long reasoning differently."""
 
@@ -256,7 +258,7 @@ class ServingModel:
 
     def __init__(self, params: Mapping[str, Any], boosters: Mapping[str, Any]) -> None:
         """`params` as training wrote them; a booster per target."""
-        if "bases" not in params or any("power" not in chip for chip in params["bases"]):
+        if params.get("power_target") != POWER_TARGET:
             raise InvalidBundle("serving: trained by another version; run `perfcast train`")
         self._chips = [
             (
@@ -301,10 +303,11 @@ class ServingModel:
             power = idle + span * min(1.0, self._stranger_fraction(job, work))
             joules = power * job.ranks * base_s / work.batch
             return {"step_s": base_s, "power_w": power, "energy_j": joules, "batch": work.batch}
-        row = features(job, work, base_s, base_power(work, base_s, watts), code)
+        usual = base_power(work, base_s, watts)
+        row = features(job, work, base_s, usual, code)
         found = {name: self._corrected(name, row) for name in TARGETS}
         step_s = base_s * exp(found["step"])
-        power = idle + span * min(0.99, exp(found["power"]))
+        power = idle + span * min(0.99, usual * exp(found["power"]))
         direct = device.tdp_w * job.ranks * base_s / work.batch * exp(found["energy"])
         through = power * job.ranks * step_s / work.batch
         # The geometric mean: each of the two errs where the other does not.
@@ -321,8 +324,8 @@ class ServingModel:
         chips = []
         for _, code, base, watts in self._chips:
             base_s = max(float(work.terms @ base), work.floor_s)
-            row = features(job, work, base_s, base_power(work, base_s, watts), code)
-            chips.append(self._corrected("power", row))
+            usual = base_power(work, base_s, watts)
+            chips.append(log(usual) + self._corrected("power", features(job, work, base_s, usual, code)))
         return exp(0.5 * (law + sum(chips) / len(chips)))
 
     def predict(self, job: ServingJob, device: DeviceSpec) -> ServingAnswer:

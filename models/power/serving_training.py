@@ -27,6 +27,7 @@ from predictor.models.power.board_power import idle_power_w
 from predictor.models.power.llm_shape import LlmShape, llm_shape
 from predictor.models.power.residuals import JobMemory
 from predictor.models.power.serving import (
+    POWER_TARGET,
     TARGETS,
     TASKS,
     FloatArray,
@@ -183,15 +184,13 @@ def _fit(samples: Sequence[ServingSample]) -> TrainedModel:
         chip: fit_power_base([s for s in samples if s.chip == chip], base_s[chip_of == chip])
         for chip in chips
     }
+    usual = [base_power(s.work, t, watts[s.chip]) for s, t in zip(samples, base_s, strict=True)]
     rows = np.stack(
-        [
-            features(s.job, s.work, t, base_power(s.work, t, watts[s.chip]), code[s.chip])
-            for s, t in zip(samples, base_s, strict=True)
-        ]
+        [features(s.job, s.work, t, w, code[s.chip]) for s, t, w in zip(samples, base_s, usual, strict=True)]
     )
     labels = {
         "step": np.log([s.step_s for s in samples]) - np.log(base_s),
-        "power": np.log([_fraction(s) for s in samples]),
+        "power": np.log([_fraction(s) for s in samples]) - np.log(usual),
         "energy": np.array(
             [
                 np.log(s.energy_j * s.work.batch / (s.device.tdp_w * s.job.ranks * t))
@@ -223,6 +222,7 @@ def _fit(samples: Sequence[ServingSample]) -> TrainedModel:
         for chip in chips
     ]
     params: dict[str, Json] = {
+        "power_target": POWER_TARGET,
         "bases": entries,
         "any_base": [float(x) for x in fit_base(samples)],
         "any_power": [float(x) for x in _any_power(samples)],
