@@ -130,6 +130,8 @@ def _carbon_note(accounting: Accounting, intensity: Intensity | None) -> str:
     if intensity is None:
         return f"no table knows the {accounting.kind} intensity of {accounting.place.id}"
     year = f", {intensity.year}" if intensity.year is not None else ""
+    if year and accounting.year not in (None, intensity.year):
+        year += f" (the nearest to {accounting.year})"
     tables = f", {intensity.table_count} tables" if intensity.table_count > 1 else ""
     return f"{intensity.kind} intensity of {accounting.place.id}{year}, {intensity.source}{tables}"
 

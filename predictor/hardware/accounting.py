@@ -65,7 +65,14 @@ class Accounting:
                     "give an instance or a price per device-hour, not both", field="usd_per_device_hour"
                 )
             find_instance(self.instance)
+        elif self.spot:
+            raise InvalidRequest("a spot price needs an instance; give one", field="spot")
         real_number(self.start_hour, "start_hour", "start_hour", "hours from 0 to 1e6", 0, 1e6)
+        if self.start_hour and (self.place is None or self.place.trace is None):
+            raise InvalidRequest(
+                "an hour to start at needs an hourly trace: a site file with `trace`, or --trace",
+                field="start_hour",
+            )
         if self.hours is not None:
             positive_number(self.hours, "hours", "hours", "hours above 0")
         positive_number(self.lifetime_years, "lifetime_years", "lifetime_years", "years above 0")

@@ -123,6 +123,11 @@ def test_prices_per_hour_and_of_whole_instances() -> None:
     assert "electricity alone" in power.cost_note
 
 
+def test_a_year_that_no_table_has_is_named_beside_the_one_taken() -> None:
+    assert "(the nearest to 1990)" in footprint(answer(), H100, None, Accounting("de", year=1990)).carbon_note
+    assert "nearest" not in footprint(answer(), H100, None, Accounting("de")).carbon_note
+
+
 def test_an_instance_of_other_chips_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"holds NVIDIA A100, not h100-sxm-80gb.*e\.g\. aws:p5"):
         footprint(answer(), H100, None, Accounting(instance="aws:p4d.24xlarge"))

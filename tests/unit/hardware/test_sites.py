@@ -157,6 +157,9 @@ def test_prices_of_the_users_own(tmp_path: Path) -> None:
         ({"usd_per_device_hour": 1.0, "instance": "p4d.24xlarge"}, "not both"),
         ({"site": 3}, "expected a code"),
         ({"lifetime_years": 0.0}, "above 0"),
+        ({"spot": True}, "needs an instance"),
+        ({"start_hour": 5.0}, "needs an hourly trace"),
+        ({"start_hour": 5.0, "site": "de"}, "needs an hourly trace"),
     ],
 )
 def test_bad_accounting(options: dict[str, object], problem: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from predictor.errors import InvalidRequest
+from predictor.errors import InvalidBundle, InvalidRequest
 from predictor.hardware.catalog import find_device
 from predictor.models.power.board_power import idle_power_w
 from predictor.models.power.llm_shape import LlmShape, llm_shape
@@ -35,6 +35,11 @@ def test_shapes_have_the_published_parameters() -> None:
         shape = llm_shape(entry["fields"])
         total = shape.total_parameters - (shape.head_parameters if entry.get("tied") else 0)
         assert total / 1e9 == pytest.approx(entry["parameters_billions"], rel=0.01), entry["id"]
+
+
+def test_bundles_of_another_target_are_refused() -> None:
+    with pytest.raises(InvalidBundle, match="another version"):
+        ServingModel({"bases": []}, {})
 
 
 def test_an_encoder_is_no_decoder() -> None:
