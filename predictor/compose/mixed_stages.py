@@ -85,11 +85,13 @@ def mixed_columns(columns: Sequence[RankCosts], ends: IntArray) -> RankCosts:
         held_s=groups("held_s"),
         optimizer_s=max((each.optimizer_s for each in whole), key=lambda step: float(step.sum())),
         gradients=Gradients(
-            *(
-                np.concatenate([getattr(part, name) for part in parts])
-                for name in ("piece", "offset_s", "size_bytes", "is_expert")
-            ),
-            {group: np.concatenate([part.held_s[group] for part in parts]) for group in parts[0].held_s},
+            piece=np.concatenate([part.piece for part in parts]),
+            offset_s=np.concatenate([part.offset_s for part in parts]),
+            size_bytes=np.concatenate([part.size_bytes for part in parts]),
+            is_expert=np.concatenate([part.is_expert for part in parts]),
+            held_s={
+                group: np.concatenate([part.held_s[group] for part in parts]) for group in parts[0].held_s
+            },
         ),
     )
 
