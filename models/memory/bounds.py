@@ -1,4 +1,4 @@
-"""Where a peak lies between bounds: trees on log(peak / what the allocator holds) from censored jobs.
+"""Where a peak lies between bounds: trees on log(peak / what the allocator needs) from censored jobs.
 
 A job that ran on a card says that its peak is at most the card's capacity, one that ran out of memory that it
 is above it. Accelerated failure time (Barnwal, Cho & Hocking 2022) fits both as censored values of a ratio.
@@ -49,7 +49,7 @@ class BoundRows:
     """Jobs with one bound each.
 
     Attributes:
-        features: (n, k). log_room: (n,) log(capacity / what the allocator holds). ran: (n,).
+        features: (n, k). log_room: (n,) log(capacity / what the allocator needs). ran: (n,).
         group: (n,) network.
     """
 

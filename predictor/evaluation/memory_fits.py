@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.compose.memory import usable_bytes
+from predictor.errors import InvalidData
 from predictor.evaluation.rows import EvaluationRow, error_rows
 from predictor.hardware.catalog import find_device
 from predictor.models.corpus.finetune import LITGPT, QWEN, TORCHTUNE
-from predictor.models.corpus.memory_brackets import DEVICE
+from predictor.models.corpus.memory_brackets import DEVICE, TABLE
 from predictor.models.memory.allocated import ALLOCATED_FEATURES, FACTOR_RANGE, AllocatedModel
 from predictor.models.memory.allocated_training import (
     AllocatedRows,
@@ -98,8 +99,17 @@ def fit_rows(
 
 
 def bound_rows(brackets: pl.DataFrame) -> BoundRows:
-    """The bracket table as censored rows."""
-    room = usable_bytes(find_device(DEVICE)) / brackets["reserved_bytes"].to_numpy()
+    """The bracket table as censored rows.
+
+    A card that is full gets unused segments back, so that peaks are ratios of what the job cannot do without.
+
+    Raises InvalidData for a table that an older version built.
+    """
+    if "needed_bytes" not in brackets.columns:
+        raise InvalidData(
+            f"{TABLE}: an older version built it; delete {TABLE}.parquet in the corpus, it is built anew"
+        )
+    room = usable_bytes(find_device(DEVICE)) / brackets["needed_bytes"].to_numpy()
     layout = (brackets["layout"] == "nhwc").to_numpy().astype(np.float64)
     minor = [float(text.split(".")[1]) for text in brackets["torch"]]
     share = brackets["potential_bytes"].to_numpy() / brackets["reserved_bytes"].to_numpy()

@@ -10,7 +10,7 @@ from predictor.models.memory.bounds import BoundRows, held_out_probabilities
 
 
 def bounds(count: int = 160) -> BoundRows:
-    """Peaks are 1.3 times what the allocator holds; each job meets a card with some room or too little."""
+    """Peaks are 1.3 times what the allocator needs; each job meets a card with some room or too little."""
     generator = np.random.default_rng(5)
     room = generator.uniform(0.0, 0.6, count)
     features = generator.normal(size=(count, 3))
