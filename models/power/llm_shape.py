@@ -15,7 +15,10 @@ from predictor.errors import InvalidRequest
 
 _CACHE_BYTES, _STATE_BYTES = 2, 4
 # Families whose feed-forwards are up and down without a gate, as those of the hybrid family are.
-_UNGATED = frozenset({"falcon", "gpt_bigcode", "gpt_neox", "opt", "phi", "starcoder2"})
+_UNGATED = frozenset(
+    {"bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "mpt", "opt", "phi",
+     "starcoder2"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +102,18 @@ def llm_shape(config: Mapping[str, Any]) -> LlmShape:
     if "thinker_config" in config:
         fields = config["thinker_config"]["text_config"]
     assert isinstance(fields, Mapping)
-    from predictor.features.architectures.from_config import CACHES, FAMILIES
+    from predictor.features.architectures.from_config import FAMILIES
+    from predictor.features.architectures.huggingface import gpt, llama, mixtures
 
     name = fields.get("model_type")
-    if name in FAMILIES and name not in CACHES:
+    if name in FAMILIES and name not in {**gpt.CACHES, **llama.CACHES, **mixtures.CACHES}:
         raise InvalidRequest(
-            f"model_type {name!r} has no decoder; expected one that generates", field="model_type"
+            f"model_type {name!r} is no decoder alone; expected a model that generates from its prompt",
+            field="model_type",
         )
-    layers, hidden = _size(fields, "num_hidden_layers"), _size(fields, "hidden_size")
-    heads = _size(fields, "num_attention_heads")
+    layers = _size(fields, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    hidden = _size(fields, "hidden_size", "n_embd", "n_embed", "d_model")
+    heads = _size(fields, "num_attention_heads", "n_head", "num_heads", "n_heads")
     attention, cache, head_dim = _attention(fields, hidden, heads)
     pattern = fields.get("hybrid_override_pattern")
     attending = pattern.count("*") if isinstance(pattern, str) else layers
@@ -155,7 +161,8 @@ def _attention(fields: Mapping[str, Any], hidden: int, heads: int) -> tuple[int,
         )
         return weights, latent + rotated, plain + rotated
     head_dim = _size(fields, "head_dim", default=hidden // heads)
-    kept = _size(fields, "num_key_value_heads", default=heads)
+    shared = bool(fields.get("multi_query")) and not fields.get("new_decoder_architecture")
+    kept = _size(fields, "num_key_value_heads", "num_kv_heads", default=1 if shared else heads)
     return hidden * (heads + 2 * kept) * head_dim + heads * head_dim * hidden, 2 * kept * head_dim, head_dim
 
 
@@ -173,7 +180,11 @@ def _window_layers(fields: Mapping[str, Any], layers: int) -> int:
 def _feed_forwards(fields: Mapping[str, Any], layers: int, hidden: int, pattern: object) -> dict[str, int]:
     matrices = 2 if isinstance(pattern, str) or fields.get("model_type") in _UNGATED else 3
     experts = _size(fields, "num_experts", "num_local_experts", "n_routed_experts", default=0)
-    inner = _size(fields, "intermediate_size_mlp", "intermediate_size", default=0)
+    # Families of four times the width leave it open.
+    inner = _size(
+        fields, "intermediate_size_mlp", "intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner",
+        default=4 * hidden,
+    )  # fmt: skip
     if not experts:
         dense_layers = pattern.count("-") if isinstance(pattern, str) else layers
         return {"dense_parameters": dense_layers * matrices * hidden * inner}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -42,9 +43,33 @@ def test_bundles_of_another_target_are_refused() -> None:
         ServingModel({"bases": []}, {})
 
 
-def test_an_encoder_is_no_decoder() -> None:
-    with pytest.raises(InvalidRequest, match="'albert' has no decoder"):
-        llm_shape({"model_type": "albert", "hidden_size": 8})
+@pytest.mark.parametrize("family", ["albert", "t5", "whisper"])
+def test_what_is_no_decoder_alone_is_refused(family: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"'{family}' is no decoder alone"):
+        llm_shape({"model_type": family, "hidden_size": 8})
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("bloom-560m", 0.559),
+        ("bloom-7b1", 7.07),
+        ("codegen-2b", 2.78),
+        ("falcon-40b", 41.3),
+        ("falcon-7b", 6.92),
+        ("gpt2", 0.124),
+        ("gpt-j-6b", 6.05),
+        ("mpt-7b", 6.65),
+        ("opt-1.3b", 1.32),
+        ("santacoder", 1.12),
+    ],
+)
+def test_other_spellings_of_sizes(name: str, billions: float) -> None:
+    shape = llm_shape(json.loads(Path(f"tests/assets/configs/{name}.json").read_text(encoding="utf-8")))
+    untied = name in ("codegen-2b", "gpt-j-6b")
+    total = shape.total_parameters - (0 if untied else shape.head_parameters)
+    # Norms, biases and learned positions are not counted.
+    assert total / 1e9 == pytest.approx(billions, rel=0.015)
 
 
 def test_feed_forwards_without_a_gate_have_two_matrices() -> None:
