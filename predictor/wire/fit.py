@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from predictor.fits import Change, FitAnswer, FitPoint
 from predictor.request import PredictionRequest
@@ -83,11 +84,8 @@ def changes_to_proto(changes: Sequence[Change], request_id: str = "") -> pb.Find
 
 
 def _job_to_proto(request: PredictionRequest) -> pb.ChangedJob:
-    return pb.ChangedJob(
-        plan=plan_to_proto(request.plan),
-        precision=precision_to_proto(request.precision),
-        batch=request.batch,
-    )
+    precision: Any = precision_to_proto(request.precision)
+    return pb.ChangedJob(plan=plan_to_proto(request.plan), precision=precision, batch=request.batch)
 
 
 def changes_from_proto(message: pb.FindChangesResponse, asked: PredictionRequest) -> list[Change]:

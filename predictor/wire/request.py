@@ -96,16 +96,14 @@ def request_from_proto(message: pb.Candidate) -> PredictionRequest:
     )
 
 
-def precision_to_proto(precision: Precision) -> pb.Precision:
+def precision_to_proto(precision: Precision) -> int:
     """The number of a precision."""
-    number: Any = _ENUM_NUMBERS["precision"][precision]
-    return number
+    return _ENUM_NUMBERS["precision"][precision]
 
 
 def precision_from_proto(number: int) -> Precision:
     """The precision of a number; FP32 where it is left open."""
-    found: Any = _CHOICES["precision"].get(number, Precision.FP32)
-    return found
+    return Precision(_CHOICES["precision"].get(number, Precision.FP32))
 
 
 def _choices(message: pb.Candidate) -> dict[str, StrEnum]:
