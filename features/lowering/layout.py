@@ -54,9 +54,11 @@ def make_copies_explicit(draft: Draft, *, images_last: bool = False) -> None:
         for node in slot:
             if images_last and _is_image_convolution(draft, node):
                 nodes.extend(_convolution_step(draft, strided, node))
-            elif node.op_type in _REORDERS or any(name in strided for name in node.inputs):
-                nodes.extend(_step(draft, strided, node))
-            elif node.op_type == "MatMul" and _repeated(draft, node):
+            elif (
+                node.op_type in _REORDERS
+                or any(name in strided for name in node.inputs)
+                or (node.op_type == "MatMul" and _repeated(draft, node))
+            ):
                 nodes.extend(_step(draft, strided, node))
             else:
                 nodes.append(node)
