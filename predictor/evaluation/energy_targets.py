@@ -62,13 +62,13 @@ def target_rows(cells: Sequence[CapCell], curves: Mapping[str, Curve]) -> list[E
         measured.append(truth)
         questions.setdefault(f"{card} {network} {facts['dataset']}", []).append((guess, truth))
     over = [chosen_over_least(points) for points in questions.values()]
-    common = {"id": "E5", "suite": SUITE, "hold": "batch and cap"}
-    return [
-        *error_rows(absolute_errors(ours, measured), group="energy to the target", **common),
-        *error_rows(
-            np.array(over), group="energy to the target: chosen batch and cap over the best", **common
-        ),
-    ]
+    rows: list[EvaluationRow] = []
+    for group, errors in (
+        ("energy to the target", absolute_errors(ours, measured)),
+        ("energy to the target: chosen batch and cap over the best", np.array(over)),
+    ):
+        rows += error_rows(errors, id="E5", suite=SUITE, hold="batch and cap", group=group)
+    return rows
 
 
 def chosen_over_least(points: Sequence[tuple[float, float]]) -> float:
