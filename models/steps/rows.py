@@ -234,7 +234,7 @@ def _priced(
     code = classes(listed)
     base = op_base(listed, costs.floor_s[kept], costs.time_s[kept], costs.unmeasured[kept], facts)
     log_share = np.log(floor_s[kept] / total[number])
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "floor_s": base.floor_s * count[kept],
         "parts": parts(listed, facts) * count[kept, None],
         "log_learned": base.log_learned,
