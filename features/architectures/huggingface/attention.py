@@ -172,30 +172,27 @@ class Attention:
         mask = causal_mask(job, length, keys, self.window) if self.causal and masked else None
         if self.written_out:
             return self._written_out(b, query, key, value, mask, position_bias)
+        mixed: Tensor
         if position_bias is not None:
             mask = (
                 position_bias if mask is None else b.op("Where", [mask, position_bias, b.constant(_LOWEST)])
             )
-            return b.op("Attention", [query, key, value, mask], scale=self.scale)
-        if self.window is not None and self.window < keys:
-            return self._windowed(b, query, key, value)
-        # A single token after cached ones sees them all.
-        triangle = self.causal and (length > 1 or job.past is None)
-        mixed: Tensor = b.op(
-            "Attention", [query, key, value], is_causal=1 if triangle else None, scale=self.scale
-        )
+            mixed = b.op("Attention", [query, key, value, mask], scale=self.scale)
+        elif self.window is not None and self.window < keys:
+            mixed = b.op(
+                "Attention",
+                [query, key, value],
+                domain="perfcast",
+                causal=int(self.causal),
+                window=self.window,
+                heads=self.heads,
+                kv_heads=key.size(1),
+            )
+        else:
+            # A single token after cached ones sees them all.
+            causal = 1 if self.causal and (length > 1 or job.past is None) else None
+            mixed = b.op("Attention", [query, key, value], is_causal=causal, scale=self.scale)
         return mixed
-
-    def _windowed(self, b: GraphBuilder, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return b.op(
-            "Attention",
-            [query, key, value],
-            domain="perfcast",
-            causal=int(self.causal),
-            window=self.window,
-            heads=self.heads,
-            kv_heads=key.size(1),
-        )
 
     def _projected(self, b: GraphBuilder, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         wide, narrow = self.heads * self.head_dim, self.kv_heads * self.head_dim
