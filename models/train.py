@@ -16,6 +16,7 @@ from predictor.models.corpus.exchanges import SOURCES as EXCHANGE_SOURCES
 from predictor.models.corpus.finetune_memory import TABLE as FINETUNE_TABLE
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.megatron_memory import TABLE as GOLDEN_TABLE
+from predictor.models.corpus.memory_brackets import TABLE as BRACKET_TABLE
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
 from predictor.models.corpus.meters import METERS
 from predictor.models.corpus.vidur_frontier import DEVICES as LAYER_DEVICES
@@ -27,6 +28,8 @@ from predictor.models.memory.allocated_training import (
     joined_rows,
     train_allocated,
 )
+from predictor.models.memory.bounds import MODEL_NAME as BOUNDS
+from predictor.models.memory.bounds_training import bound_rows, train_bounds
 from predictor.models.memory.peak import MODEL_NAME as MEMORY
 from predictor.models.memory.training import memory_rows, train_memory
 from predictor.models.ops.kernel_tables import load_kernel_tables
@@ -96,6 +99,7 @@ def train(corpus: Path, out: Path | None = None, *, seed: int = SEED, progress: 
             **_train_serving(corpus),
             **exchanges,
             **_train_allocated(corpus, memory),
+            **_train_bounds(corpus),
         },
         {
             "seed": seed,
@@ -160,6 +164,13 @@ def _train_allocated(corpus: Path, memory: TrainedModel) -> dict[str, TrainedMod
         finetune_rows(read_source(corpus, FINETUNE_TABLE), context_bytes),
     )
     return {ALLOCATED: train_allocated(rows)}
+
+
+def _train_bounds(corpus: Path) -> dict[str, TrainedModel]:
+    """Which jobs run within a capacity, where the corpus holds the table of those that ran or failed."""
+    if not (corpus / f"{BRACKET_TABLE}.parquet").is_file():
+        return {}
+    return {BOUNDS: train_bounds(bound_rows(read_source(corpus, BRACKET_TABLE)))}
 
 
 def _sources(corpus: Path) -> dict[str, Json]:

@@ -175,11 +175,11 @@ def _build(source: Source, root: Path, out: Path, progress: Progress) -> CorpusE
 
 
 def _write_plan_memory(root: Path, out: Path, progress: Progress) -> None:
-    """Tables of jobs under plans, from the folders that are there."""
-    from predictor.models.corpus import finetune_memory, megatron_memory
+    """Tables of jobs under plans and of bounds, from the folders that are there."""
+    from predictor.models.corpus import finetune_memory, megatron_memory, memory_brackets
     from predictor.models.corpus.job_tables import write_job_table
 
-    for source in (megatron_memory, finetune_memory):
+    for source in (megatron_memory, finetune_memory, memory_brackets):
         if (root / source.FOLDER).is_dir():
             write_job_table(source.TABLE, root, out, progress=progress)
 

@@ -1,107 +1,78 @@
-"""Where a peak lies between bounds: trees on log(peak / what the allocator needs) from censored jobs.
+"""Whether a training job runs within a capacity, as jobs that ran or ran out of memory teach it.
 
-A job that ran on a card says that its peak is at most the card's capacity, one that ran out of memory that it
-is above it. Accelerated failure time (Barnwal, Cho & Hocking 2022) fits both as censored values of a ratio.
-To call a job fitting that fails costs more than the opposite: a job is judged with a margin, which networks
-held out of the training rows choose so that at most CALLED_FITS of the jobs that failed are called fitting.
+A card that is full gets unused segments and roomy workspaces back before a request fails: jobs run whose peak
+with room to spare is above the capacity. Trees say how much of what the allocator keeps with room to spare
+(`MemoryWork.reserved_bytes`) a job cannot do without; a margin keeps the share of failing jobs that are
+called fitting at what predictor.models.memory.bounds_training allows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import erf, inf, sqrt
+from collections.abc import Mapping, Sequence
+from math import erf, log, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.models.memory.training import group_folds
+from predictor.models.booster import load_booster
+from predictor.models.bundle import Bundle, TrainedModel
 
 FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
-ROUNDS, FOLDS = 200, 8
-CALLED_FITS = 0.02
-_SCALE = 0.1
-_PARAMETERS: dict[str, object] = {
-    "objective": "survival:aft",
-    "tree_method": "hist",
-    "max_depth": 4,
-    "eta": 0.06,
-    "subsample": 0.8,
-    "colsample_bytree": 0.6,
-    "min_child_weight": 3.0,
-    "lambda": 4.0,
-    "max_bin": 64,
-    "base_score": 1.1,
-    "aft_loss_distribution": "normal",
-    "aft_loss_distribution_scale": _SCALE,
-    "seed": 7,
-    "nthread": 1,
-}
-_MEMBERS: tuple[dict[str, object], ...] = tuple(
-    {"aft_loss_distribution": "normal" if seed < 4 else "extreme", "seed": seed} for seed in range(6)
-)
+MODEL_NAME = "memory_bounds"
 
 
-@dataclass(frozen=True, slots=True)
-class BoundRows:
-    """Jobs with one bound each.
+def bound_rows_of(
+    memory: FloatArray, potential_bytes: FloatArray, reserved_bytes: FloatArray, framework: FloatArray
+) -> FloatArray:
+    """(n, k) rows: `memory` in the order of predictor.models.memory.peak.FEATURES and two columns more.
 
-    Attributes:
-        features: (n, k). log_room: (n,) log(capacity / what the allocator needs). ran: (n,).
-        group: (n,) network.
+    Args:
+        potential_bytes: (n,) `workspace_potential_bytes`. reserved_bytes: (n,) `MemoryWork.reserved_bytes`.
+        framework: (n,) version of the framework as major + minor / 100.
     """
-
-    features: FloatArray
-    log_room: FloatArray
-    ran: BoolArray
-    group: NDArray[np.str_]
-
-    def __len__(self) -> int:
-        return len(self.ran)
-
-    def take(self, keep: BoolArray) -> BoundRows:
-        """The rows where `keep` is True."""
-        return BoundRows(self.features[keep], self.log_room[keep], self.ran[keep], self.group[keep])
+    return np.column_stack([memory, np.log(potential_bytes / reserved_bytes), framework])
 
 
-def held_out_probabilities(rows: BoundRows, inner_folds: int = FOLDS) -> FloatArray:
-    """(n,) probability that each job runs, by models and margins that never saw its network."""
-    found = np.zeros(len(rows))
-    for held in group_folds(rows.group, FOLDS):
-        known = rows.take(~held)
-        distance = _room(_fit(known), rows.take(held)) - _margin(known, inner_folds)
-        found[held] = [0.5 * (1.0 + erf(value / (_SCALE * sqrt(2.0)))) for value in distance.tolist()]
-    return found
+def chance_of_room(room: float, scale: float) -> float:
+    """Chance that a job runs that has exp(`room`) times what it is taken to need, margin included."""
+    return 0.5 * (1.0 + erf(room / (scale * sqrt(2.0))))
 
 
-def _margin(rows: BoundRows, folds: int) -> float:
-    """Room over the predicted ratio that all but CALLED_FITS of the failed jobs lack."""
-    room = np.zeros(len(rows))
-    for held in group_folds(rows.group, folds):
-        room[held] = _room(_fit(rows.take(~held)), rows.take(held))
-    failed = room[~rows.ran]
-    # "At most" is not kept by a value between two jobs.
-    return float(np.quantile(failed, 1 - CALLED_FITS, method="higher")) if failed.size else 0.0
+class BoundsModel:
+    """Chance that a job runs within a capacity."""
 
+    def __init__(self, params: Mapping[str, Any], boosters: Sequence[Any]) -> None:
+        self._boosters = boosters
+        self._margin, self._scale = float(params["margin"]), float(params["scale"])
+        self._low = np.array(params["feature_low"], dtype=np.float64)
+        self._high = np.array(params["feature_high"], dtype=np.float64)
 
-def _fit(rows: BoundRows) -> list[Any]:
-    """The members' boosters."""
-    import xgboost
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, features: Sequence[str]) -> BoundsModel | None:
+        """None for a bundle without the model. Raises InvalidBundle: trained on other `features`."""
+        params = bundle.matching(MODEL_NAME, memory_features=tuple(features))
+        if params is None:
+            return None
+        return cls(params, [bundle.booster(MODEL_NAME, name) for name in bundle.boosters(MODEL_NAME)])
 
-    matrix = xgboost.DMatrix(rows.features.astype(np.float32))
-    room = np.exp(rows.log_room)
-    matrix.set_float_info("label_lower_bound", np.where(rows.ran, 0.0, room))
-    matrix.set_float_info("label_upper_bound", np.where(rows.ran, room, inf))
-    return [xgboost.train({**_PARAMETERS, **member}, matrix, num_boost_round=ROUNDS) for member in _MEMBERS]
+    @classmethod
+    def from_trained(cls, trained: TrainedModel) -> BoundsModel:
+        """A model straight from training, without a bundle on disk."""
+        boosters = trained.boosters
+        return cls(trained.params, [load_booster(boosters[name]) for name in sorted(boosters)])
 
+    def chance(self, row: FloatArray, reserved_bytes: float, capacity_bytes: float) -> float | None:
+        """Chance that a job runs within `capacity_bytes`; None for jobs unlike those of training.
 
-def _room(boosters: list[Any], rows: BoundRows) -> FloatArray:
-    """(n,) log of the capacity over the peak that the members predict on average."""
-    import xgboost
-
-    matrix = xgboost.DMatrix(rows.features.astype(np.float32))
-    ratios = np.log([booster.predict(matrix).astype(np.float64) for booster in boosters])
-    room: FloatArray = rows.log_room - ratios.mean(axis=0)
-    return room
+        Args:
+            row: (k,) of `bound_rows_of`. Versions newer or older than those of training count as the nearest.
+        """
+        row = np.append(row[:-1], np.clip(row[-1], self._low[-1], self._high[-1]))
+        if ((row < self._low) | (row > self._high)).any():
+            return None
+        asked = row[None, :].astype(np.float32)
+        found = [float(booster.inplace_predict(asked)[0]) for booster in self._boosters]
+        room = log(capacity_bytes / reserved_bytes) - float(np.mean(np.log(found)))
+        return chance_of_room(room - self._margin, self._scale)

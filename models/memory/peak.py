@@ -33,6 +33,8 @@ from predictor.models.memory.allocated import (
     AllocatedModel,
     allocated_features,
 )
+from predictor.models.memory.bounds import BoundsModel, bound_rows_of
+from predictor.models.steps.features import LATEST_VERSION
 from predictor.types import Interval
 from predictor.units import MIB
 
@@ -230,11 +232,19 @@ class MemoryModel:
     """Peak memory of a program on any device."""
 
     def __init__(
-        self, params: Mapping[str, Any], booster: Any, allocated: AllocatedModel | None = None
+        self,
+        params: Mapping[str, Any],
+        booster: Any,
+        allocated: AllocatedModel | None = None,
+        bounds: BoundsModel | None = None,
     ) -> None:
-        """`allocated` corrects jobs under plans; without it they are judged by single devices' jobs."""
+        """`allocated` corrects jobs under plans; without it they are judged by single devices' jobs.
+
+        `bounds` says which jobs run that would take more with room to spare.
+        """
         self._booster = booster
         self._allocated = allocated
+        self._bounds = bounds
         self.context_bytes = float(params["context_bytes"])
         self._low = np.array(params["feature_low"], dtype=np.float64)
         self._high = np.array(params["feature_high"], dtype=np.float64)
@@ -245,7 +255,8 @@ class MemoryModel:
     def from_bundle(cls, bundle: Bundle) -> MemoryModel:
         """The memory model of a bundle. Raises InvalidBundle when it holds none."""
         booster = bundle.booster(MODEL_NAME, BOOSTER)
-        return cls(bundle.params(MODEL_NAME), booster, AllocatedModel.from_bundle(bundle))
+        bounds = BoundsModel.from_bundle(bundle, FEATURES)
+        return cls(bundle.params(MODEL_NAME), booster, AllocatedModel.from_bundle(bundle), bounds)
 
     @classmethod
     def from_trained(cls, trained: TrainedModel) -> MemoryModel:
@@ -300,6 +311,32 @@ class MemoryModel:
             breakdown_bytes={**self._lines(program, reserved, buffers), "runtime_context": context},
             out_of_range=outside or not training,
         )
+
+    def chance_to_run(
+        self,
+        program: Program,
+        device: DeviceSpec,
+        capacity_bytes: float,
+        replicas: int = 1,
+        framework: float = LATEST_VERSION,
+        forward: ForwardWork | None = None,
+    ) -> float | None:
+        """Chance that a training job whose batch runs whole fits; None where no job like it was seen.
+
+        Args:
+            framework: version as major + minor / 100. Else as `predict`.
+        """
+        memory = program.memory
+        training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
+        if self._bounds is None or not training or device.kind.is_host:
+            return None
+        room = capacity_bytes - self._communication_bytes(program, replicas)
+        if room <= memory.live_peak_bytes:
+            return 0.0
+        numbers = (workspace_potential_bytes(program), float(memory.reserved_bytes), framework)
+        potential, reserved, version = (np.array([number]) for number in numbers)
+        row = bound_rows_of(memory_features(program, forward)[None, :], potential, reserved, version)[0]
+        return self._bounds.chance(row, float(memory.reserved_bytes), room)
 
     def _reserved_bytes(self, program: Program, row: FloatArray, training: bool) -> float:
         """What the allocator holds for the program run as a whole."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from predictor.api.notices import NOTABLE_FRACTION, notices
+from predictor.api.requested import framework_number
 from predictor.compose.energy import EnergyCost, compose_energy, slowdown_under_cap
 from predictor.compose.memory import MemoryCost, compose_memory
 from predictor.compose.stragglers import with_stragglers
@@ -41,7 +42,8 @@ def assemble(
         ),
     )
     time = with_stragglers(time, plan.device_count, request.rank_jitter)
-    memory = compose_memory(program, device, plan, memory_model)
+    framework = framework_number(request)
+    memory = compose_memory(program, device, plan, memory_model, framework=framework)
     energy = compose_energy(
         program, costs, time, device, plan, request.runtime, request.power_limit_w, power_model
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from predictor.compose.memory import fit_probability
+from predictor.compose.memory import MemoryCost, fit_probability
 from predictor.errors import PerfcastError
 from predictor.features.lowering.adapters import Adapters
 from predictor.fits import Change, check_probability
@@ -28,6 +28,10 @@ class Asked(Protocol):
 
     def predict(self, request: PredictionRequest) -> Prediction:
         """The answer to one request."""
+        ...
+
+    def memory(self, request: PredictionRequest) -> MemoryCost:
+        """Its memory alone, with the chance that it fits."""
         ...
 
     def adapted(self, request: PredictionRequest, adapters: Adapters) -> Prediction:
@@ -142,10 +146,11 @@ def _tried(
             changed = step.apply(changed) if changed is not None else None
         if changed is None:
             return None
-        answer = asked.predict(changed)
+        answer, memory = asked.predict(changed), asked.memory(changed)
     except PerfcastError:
         return None
-    return _change(" + ".join(step.what for step in steps), changed, answer, base, probability)
+    what = " + ".join(step.what for step in steps)
+    return _change(what, changed, answer, base, memory.fit_probability, probability)
 
 
 def _change(
@@ -153,9 +158,9 @@ def _change(
     request: PredictionRequest | None,
     answer: Prediction,
     base: Prediction,
+    chance: float,
     probability: float,
 ) -> Change:
-    chance = fit_probability(answer.device_peak_bytes, answer.capacity_bytes)
     slowdown = answer.iteration_time_s.value / base.iteration_time_s.value
     return Change(what, request, answer.device_peak_bytes, chance, slowdown, chance >= probability)
 
@@ -191,11 +196,12 @@ def _smaller(asked: Asked, base: Prediction, request: PredictionRequest, probabi
     while request.batch and request.batch % (parts * request.plan.dp) == 0 and parts <= _MOST_PARTS:
         batch = request.batch // parts
         try:
-            answer = asked.predict(replace(request, batch=batch))
+            smaller = replace(request, batch=batch)
+            answer, chance = asked.predict(smaller), asked.memory(smaller).fit_probability
         except PerfcastError:
             break
         what = f"{parts} batches of {batch}"
-        found = _change(what, replace(request, batch=batch), answer, base, probability)
+        found = _change(what, smaller, answer, base, chance, probability)
         found = replace(found, slowdown=found.slowdown * parts)
         if found.fits:
             break
@@ -221,7 +227,8 @@ def _adapters(asked: Asked, base: Prediction, request: PredictionRequest, probab
             answer = asked.adapted(job, Adapters(8, _ADAPTED, quantize=quantize))
         except PerfcastError:
             return found
-        found.append(_change(what, None, answer, base, probability))
+        chance = fit_probability(answer.device_peak_bytes, answer.capacity_bytes)
+        found.append(_change(what, None, answer, base, chance, probability))
         if found[-1].fits:
             break
     return found

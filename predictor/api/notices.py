@@ -61,8 +61,8 @@ def notices(
             Notice(
                 "DOES_NOT_FIT",
                 f"needs {format_bytes(memory.device_peak.value)} of "
-                f"{format_bytes(memory.capacity_bytes)} usable on {device.id}: lower the batch or split over "
-                "more devices",
+                f"{format_bytes(memory.capacity_bytes)} usable on {device.id}"
+                f"{_chance(memory)}: lower the batch or split over more devices",
             )
         )
     elif memory.device_peak.high > memory.capacity_bytes:
@@ -70,7 +70,7 @@ def notices(
             Notice(
                 "MAY_NOT_FIT",
                 f"up to {format_bytes(memory.device_peak.high)} may be needed of "
-                f"{format_bytes(memory.capacity_bytes)} usable on {device.id}",
+                f"{format_bytes(memory.capacity_bytes)} usable on {device.id}{_chance(memory)}",
             )
         )
     if device.estimated_fields:
@@ -104,6 +104,12 @@ def notices(
             )
         )
     return found
+
+
+def _chance(memory: MemoryCost) -> str:
+    """How likely the job runs, where that is in doubt."""
+    percent = round(100 * memory.fit_probability)
+    return f" (runs with {percent} % chance)" if 0 < percent < 100 else ""
 
 
 def _is_of(cluster: ClusterSpec, device: DeviceSpec) -> bool:

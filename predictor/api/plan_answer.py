@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor.api.answer import prediction_of
+from predictor.api.requested import framework_number
 from predictor.compose.energy import slowdown_under_cap
 from predictor.compose.interval import log_interval
 from predictor.compose.memory import MemoryCost, compose_memory
@@ -29,6 +30,7 @@ from predictor.models.memory.peak import ForwardWork, MemoryModel
 from predictor.models.plans.plan_calibration import ClusterPlans, PlanPoint, plan_point
 from predictor.models.plans.step_correction import StepCorrection, StepFacts
 from predictor.models.power.board_power import PowerModel
+from predictor.models.steps.features import LATEST_VERSION
 from predictor.parallel.memory_stages import RankMemory
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
@@ -83,7 +85,7 @@ class Pricing:
         plan, microbatch = request.plan, self.microbatch(resolved)
         time, found = compose_plan(microbatch, plan, resolved.cluster, training=request.mode is Mode.TRAIN)
         time = with_stragglers(self._corrected(resolved, time), plan.device_count, request.rank_jitter)
-        memory = self.memory_of(rank, device, plan, found.stages.ends)
+        memory = self.memory_of(rank, device, plan, found.stages.ends, framework=framework_number(request))
         energy = compose_plan_energy(
             rank,
             resolved.costs,
@@ -114,12 +116,20 @@ class Pricing:
         plan: Plan,
         ends: Sequence[int] | IntArray | None = None,
         forward: ForwardWork | None = None,
+        framework: float = LATEST_VERSION,
     ) -> MemoryCost:
         """Peak of the device that needs the most when ranks of `plan` run `rank`, cut at `ends`."""
         cut = not is_plain(plan) and rank.program.timeline is not None
         memory = RankMemory(rank) if cut else None
         return compose_memory(
-            rank.program, device, plan, self.memory, memory=memory, ends=ends, forward=forward
+            rank.program,
+            device,
+            plan,
+            self.memory,
+            memory=memory,
+            ends=ends,
+            forward=forward,
+            framework=framework,
         )
 
     def stage_ends(self, resolved: Resolved) -> IntArray:

@@ -13,12 +13,13 @@ from predictor.api.plan_answer import Pricing, Resolved
 from predictor.cache import Memo
 from predictor.checks import whole_number
 from predictor.compose.interval import FloatArray
-from predictor.compose.memory import compose_memory, usable_bytes
+from predictor.compose.memory import compose_memory
 from predictor.compose.plan_cost import MicrobatchCosts, compose_plan_energy
 from predictor.compose.rank_costs import IntArray, repeated
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
 from predictor.features.lowering.recompute import replayed_nodes
+from predictor.hardware.spec import usable_bytes
 from predictor.parallel.memory_stages import RankMemory
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest

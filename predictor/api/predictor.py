@@ -16,7 +16,13 @@ from predictor.api.explain import explain_program
 from predictor.api.links import Links
 from predictor.api.plan_answer import Pricing, Resolved
 from predictor.api.plan_tables import SplitTables
-from predictor.api.requested import assumed_cluster, local_batch, requested_cluster, requested_device
+from predictor.api.requested import (
+    assumed_cluster,
+    framework_number,
+    local_batch,
+    requested_cluster,
+    requested_device,
+)
 from predictor.api.sources import Binding, GraphSources
 from predictor.cache import Memo
 from predictor.compose.calibrated import calibrated_costs
@@ -39,7 +45,7 @@ from predictor.models.plans.plan_calibration import stored_plans
 from predictor.models.plans.step_correction import StepCorrection
 from predictor.models.power.board_power import PowerModel
 from predictor.models.power.profile import JobProfile
-from predictor.models.steps.features import LATEST_VERSION, JobContext
+from predictor.models.steps.features import JobContext
 from predictor.models.steps.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
@@ -261,7 +267,8 @@ class Predictor(SplitTables):
         requested_cluster(request, device)
         if ends is None and request.plan.pp > 1:
             ends = self.stage_ends(request)
-        return self._pricing.memory_of(rank, device, request.plan, ends, forward)
+        framework = framework_number(request)
+        return self._pricing.memory_of(rank, device, request.plan, ends, forward, framework)
 
     def stage_ends(self, request: PredictionRequest) -> NDArray[np.intp]:
         """Pieces up to and including each virtual stage of the request's plan. Raises as `predict`."""
@@ -456,7 +463,7 @@ def job_context(request: PredictionRequest) -> JobContext:
         request.precision,
         request.runtime,
         request.layout,
-        version_number(request.framework_version) or LATEST_VERSION,
+        framework_number(request),
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.models.steps.features import LATEST_VERSION
 from predictor.parallel.plan import Plan
-from predictor.request import PredictionRequest
+from predictor.request import PredictionRequest, version_number
 
 
 def local_batch(request: PredictionRequest) -> int | None:
@@ -32,6 +33,11 @@ def local_batch(request: PredictionRequest) -> int | None:
             field="batch",
         )
     return request.batch // (replicas * parts)
+
+
+def framework_number(request: PredictionRequest) -> float:
+    """Version of the framework as major + minor / 100; the newest that was measured where none is given."""
+    return version_number(request.framework_version) or LATEST_VERSION
 
 
 def requested_cluster(request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import erf, log, sqrt
 
 import numpy as np
@@ -11,19 +11,15 @@ from numpy.typing import NDArray
 
 from predictor.features.dtype import Compute
 from predictor.features.programs.work import Phase, Program
-from predictor.hardware.spec import DeviceSpec
+from predictor.hardware.spec import DeviceSpec, usable_bytes
 from predictor.models.memory.allocated import AllocatedJob
 from predictor.models.memory.peak import ForwardWork, MemoryEstimate, MemoryModel
+from predictor.models.steps.features import LATEST_VERSION
 from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
 from predictor.parallel.memory_weights import TORCH_BUFFERS, GradientBuffers
 from predictor.parallel.plan import Plan
 from predictor.types import Interval, Recompute
-from predictor.units import MIB
 
-# What driver, firmware and ECC keep of the nameplate capacity: an A100-40GB (40.0 GiB) shows 39.4 GiB to CUDA
-# programs, an RTX 3090 (24.0 GiB) 23.7 GiB. Taken as the larger of a share and a fixed amount.
-_RESERVED_FRACTION = 0.015
-_RESERVED_BYTES = 256 * MIB
 # Half-width of a two-sided 90 % interval of a normal distribution, in standard deviations.
 _SIGMAS = 1.6449
 
@@ -34,7 +30,8 @@ class MemoryCost:
 
     Attributes:
         breakdown_bytes: sums to `device_peak.value`.
-        fits: the central value is within the capacity. fit_probability: that the job is.
+        fits: more likely than not. fit_probability: what jobs like this say that ran or failed, where some
+            were seen, else the chance that the peak is within the capacity.
         stage: where and when the peak is, under a plan of several stages or microbatches.
     """
 
@@ -46,14 +43,6 @@ class MemoryCost:
     out_of_range: bool
     fit_probability: float = 1.0
     stage: StageMemory | None = None
-
-
-def usable_bytes(device: DeviceSpec) -> float:
-    """Capacity that context, tensors and buffers share: the vendor's monitor's total where it is stated."""
-    if device.reported_memory_bytes is not None:
-        return float(device.reported_memory_bytes)
-    reserved = max(_RESERVED_FRACTION * device.memory_bytes, _RESERVED_BYTES)
-    return float(max(0.0, device.memory_bytes - reserved))
 
 
 def fit_probability(peak: Interval, capacity_bytes: float) -> float:
@@ -94,8 +83,9 @@ def compose_memory(
     ends: Sequence[int] | NDArray[np.intp] | None = None,
     buffers: GradientBuffers = TORCH_BUFFERS,
     forward: ForwardWork | None = None,
+    framework: float = LATEST_VERSION,
 ) -> MemoryCost:
-    """Peak of the device that needs the most, and whether its central value fits.
+    """Peak of the device that needs the most, and whether the job fits.
 
     Args:
         program: one microbatch of one rank.
@@ -103,11 +93,16 @@ def compose_memory(
         ends: pieces up to and including each virtual stage; None is one stage.
         buffers: how the framework keeps gradients.
         forward: stands for what the program's own ops say of its forward pass.
+        framework: version as major + minor / 100.
     """
     capacity = usable_bytes(device)
     if memory is None or (is_single(plan) and not buffers.resident):
-        estimate = model.predict(program, device, plan.dp, forward)
-        return _cost(estimate, capacity, None)
+        cost = _cost(model.predict(program, device, plan.dp, forward), capacity, None)
+        if cost.device_peak.high <= capacity:
+            return cost
+        # Under pressure an allocator does with less than it takes where there is room.
+        chance = model.chance_to_run(program, device, capacity, plan.dp, framework, forward)
+        return cost if chance is None else replace(cost, fits=chance > 0.5, fit_probability=chance)
     training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
     stage = worst_stage(
         stage_memories(

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.compose.memory import usable_bytes
-from predictor.errors import InvalidData
 from predictor.evaluation.rows import EvaluationRow, error_rows
 from predictor.hardware.catalog import find_device
+from predictor.hardware.spec import usable_bytes
 from predictor.models.corpus.finetune import LITGPT, QWEN, TORCHTUNE
-from predictor.models.corpus.memory_brackets import DEVICE, TABLE
+from predictor.models.corpus.memory_brackets import DEVICE
 from predictor.models.memory.allocated import ALLOCATED_FEATURES, FACTOR_RANGE, AllocatedModel
 from predictor.models.memory.allocated_training import (
     AllocatedRows,
@@ -26,8 +25,7 @@ from predictor.models.memory.allocated_training import (
     joined_rows,
     measured_rows,
 )
-from predictor.models.memory.bounds import BoundRows, held_out_probabilities
-from predictor.models.memory.peak import FEATURES
+from predictor.models.memory.bounds_training import bound_rows, held_out_probabilities
 
 if TYPE_CHECKING:
     import polars as pl
@@ -88,36 +86,16 @@ def fit_rows(
 ) -> list[EvaluationRow]:
     """Decisions over litgpt's rows that ran out of memory, BigScience's, and timm's brackets."""
     rows = bound_rows(brackets)
+    needed = brackets["needed_bytes"].to_numpy() <= usable_bytes(find_device(DEVICE))
     parts = (
         ("litgpt OOM rows", *_litgpt_calls(table, golden, context_bytes)),
         ("BigScience OOM rows", *_plan_calls(plans, context_bytes)),
         ("timm brackets", held_out_probabilities(rows) > 0.5, rows.ran),
     )
     found = [row for group, called, ran in parts for row in _decisions(group, called, ran)]
+    found += _decisions("timm brackets, timeline alone", needed, rows.ran)
     called, ran = (np.concatenate([part[place] for part in parts]) for place in (1, 2))
     return [*found, *_decisions("all fit decisions", called, ran, goals=True)]
-
-
-def bound_rows(brackets: pl.DataFrame) -> BoundRows:
-    """The bracket table as censored rows.
-
-    A card that is full gets unused segments back, so that peaks are ratios of what the job cannot do without.
-
-    Raises InvalidData for a table that an older version built.
-    """
-    if "needed_bytes" not in brackets.columns:
-        raise InvalidData(
-            f"{TABLE}: an older version built it; delete {TABLE}.parquet in the corpus, it is built anew"
-        )
-    room = usable_bytes(find_device(DEVICE)) / brackets["needed_bytes"].to_numpy()
-    layout = (brackets["layout"] == "nhwc").to_numpy().astype(np.float64)
-    minor = [float(text.split(".")[1]) for text in brackets["torch"]]
-    share = brackets["potential_bytes"].to_numpy() / brackets["reserved_bytes"].to_numpy()
-    size = np.log(brackets["image_size"].to_numpy())
-    features = np.column_stack([brackets.select(FEATURES).to_numpy(), layout, minor, np.log(share), size])
-    return BoundRows(
-        features, np.log(room), brackets["ran"].to_numpy(), brackets["model"].to_numpy().astype(np.str_)
-    )
 
 
 def _network_factors(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from predictor.checks import positive_number, real_number, whole_number
 from predictor.errors import InvalidRequest
+from predictor.units import MIB
 
 if TYPE_CHECKING:
     import numpy as np
@@ -274,3 +275,17 @@ class ClusterSpec:
             spreads.append(self.inter_node.log_spread)
         known = [spread for spread in spreads if spread is not None]
         return max(known) if len(known) == len(spreads) else None
+
+
+# What driver, firmware and ECC keep of the nameplate capacity: an A100-40GB (40.0 GiB) shows 39.4 GiB to CUDA
+# programs, an RTX 3090 (24.0 GiB) 23.7 GiB. Taken as the larger of a share and a fixed amount.
+_RESERVED_FRACTION = 0.015
+_RESERVED_BYTES = 256 * MIB
+
+
+def usable_bytes(device: DeviceSpec) -> float:
+    """Capacity that context, tensors and buffers share: the vendor's monitor's total where it is stated."""
+    if device.reported_memory_bytes is not None:
+        return float(device.reported_memory_bytes)
+    reserved = max(_RESERVED_FRACTION * device.memory_bytes, _RESERVED_BYTES)
+    return float(max(0.0, device.memory_bytes - reserved))

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from predictor.compose.energy import compose_energy, slowdown_under_cap
-from predictor.compose.memory import compose_memory, usable_bytes
+from predictor.compose.memory import compose_memory
 from predictor.compose.time import ProgramCosts, compose_time, price_program
 from predictor.features.programs.work import Program
 from predictor.hardware.catalog import default_cluster, find_device
+from predictor.hardware.spec import usable_bytes
 from predictor.models.bundle import Bundle
 from predictor.models.memory.peak import MemoryModel
 from predictor.models.ops.op_time import OpTimeModel

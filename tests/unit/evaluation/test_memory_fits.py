@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from predictor.evaluation.memory_fits import _decisions
-from predictor.models.memory.bounds import BoundRows, held_out_probabilities
+from predictor.models.memory.bounds_training import BoundRows, held_out_probabilities
 
 
 def bounds(count: int = 160) -> BoundRows:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from predictor.compose.memory import usable_bytes
 from predictor.errors import InvalidData
-from predictor.evaluation.memory_fits import bound_rows
 from predictor.hardware.catalog import find_device
+from predictor.hardware.spec import usable_bytes
 from predictor.models.corpus import memory_brackets
 from predictor.models.corpus.memory_brackets import DEVICE, FOLDER, GRAPHS, bracket_table, read_brackets
+from predictor.models.memory.bounds_training import bound_rows
 from tests.public_data import public_data
 
 
