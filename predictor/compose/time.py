@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from predictor.compose.exchange_sources import plan_log_spread
 from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
 from predictor.features.dtype import Compute
-from predictor.features.programs.work import OpWork, Phase, Program
+from predictor.features.programs.work import Family, OpWork, Phase, Program
 from predictor.features.tables.kernel_rows import KernelModel, kernel_model
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.ops.op_time import ANALYTIC, LEARNED, OpCosts, OpTimeModel
@@ -93,6 +93,12 @@ class TimeCost:
     device_busy_s: float
 
 
+# Kernels that stream their operands run inside an iteration as they do alone: half the rate covers cold
+# caches, odd strides and lower clocks. Sums over iterations do not tell them from gradients of products.
+_STREAMS = frozenset({Family.ELEMENTWISE, Family.COPY, Family.SOFTMAX})
+_MOST_TIMES_ALONE = 2.0
+
+
 def price_program(
     program: Program,
     device: DeviceSpec,
@@ -106,6 +112,7 @@ def price_program(
 
     Products that were timed on such a device keep their times: a whole iteration cannot tell forward's from
     the gradients'. So does the optimizer under `fused_optimizer`: timed iterations ran torch's many passes.
+    Kernels that stream their operands take at most twice their time alone.
     Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed,
     and what runs around those products is not what the timed frameworks run.
     """
@@ -126,9 +133,16 @@ def price_program(
         exact = step.costs(exact_works, count, exact_costs, device, exact_job)
         if count @ exact.time_s < count @ corrected.time_s:
             works, costs, corrected = exact_works, exact_costs, exact
+    corrected = replace(corrected, time_s=np.minimum(corrected.time_s, _most_s(works, costs)))
     kept = _keeps_time(works, costs, device, fused_optimizer=fused_optimizer)
     corrected = replace(corrected, time_s=np.where(kept, costs.time_s, corrected.time_s))
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
+
+
+def _most_s(works: Sequence[OpWork], costs: OpCosts) -> FloatArray:
+    """(n,) the longest that each kernel can be inside an iteration."""
+    streams = np.fromiter((work.family in _STREAMS for work in works), dtype=np.bool_, count=len(works))
+    return np.where(streams, _MOST_TIMES_ALONE * costs.time_s, np.inf)
 
 
 def _keeps_time(
