@@ -93,8 +93,8 @@ class TimeCost:
     device_busy_s: float
 
 
-# Kernels that stream their operands run inside an iteration as they do alone: half the rate covers cold
-# caches, odd strides and lower clocks. Sums over iterations do not tell them from gradients of products.
+# Frameworks that fuse run kernels that stream their operands as they run alone: half the rate covers cold
+# caches, odd strides and lower clocks. What timed iterations put on them is partly that of gradient products.
 _STREAMS = frozenset({Family.ELEMENTWISE, Family.COPY, Family.SOFTMAX})
 _MOST_TIMES_ALONE = 2.0
 
@@ -106,13 +106,13 @@ def price_program(
     step: StepTimeModel | None = None,
     job: JobContext | None = None,
     *,
-    fused_optimizer: bool = False,
+    fused_kernels: bool = False,
 ) -> ProgramCosts:
     """Prices each distinct kernel of the program once; `step` corrects them for the job.
 
     Products that were timed on such a device keep their times: a whole iteration cannot tell forward's from
-    the gradients'. So does the optimizer under `fused_optimizer`: timed iterations ran torch's many passes.
-    Kernels that stream their operands take at most twice their time alone.
+    the gradients'. Under `fused_kernels` the optimizer does, too, and kernels that stream their operands take
+    at most twice their time alone: timed iterations ran torch's many passes.
     Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed,
     and what runs around those products is not what the timed frameworks run.
     """
@@ -133,8 +133,9 @@ def price_program(
         exact = step.costs(exact_works, count, exact_costs, device, exact_job)
         if count @ exact.time_s < count @ corrected.time_s:
             works, costs, corrected = exact_works, exact_costs, exact
-    corrected = replace(corrected, time_s=np.minimum(corrected.time_s, _most_s(works, costs)))
-    kept = _keeps_time(works, costs, device, fused_optimizer=fused_optimizer)
+    if fused_kernels:
+        corrected = replace(corrected, time_s=np.minimum(corrected.time_s, _most_s(works, costs)))
+    kept = _keeps_time(works, costs, device, fused_kernels=fused_kernels)
     corrected = replace(corrected, time_s=np.where(kept, costs.time_s, corrected.time_s))
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
 
@@ -146,11 +147,11 @@ def _most_s(works: Sequence[OpWork], costs: OpCosts) -> FloatArray:
 
 
 def _keeps_time(
-    works: Sequence[OpWork], costs: OpCosts, device: DeviceSpec, *, fused_optimizer: bool
+    works: Sequence[OpWork], costs: OpCosts, device: DeviceSpec, *, fused_kernels: bool
 ) -> NDArray[np.bool_]:
     """(n,) works whose op-level times the step model leaves as they are."""
     products = (kernel_model(work, device) is KernelModel.PRODUCT for work in works)
-    optimizer = (fused_optimizer and work.phase is Phase.OPTIMIZER for work in works)
+    optimizer = (fused_kernels and work.phase is Phase.OPTIMIZER for work in works)
     timed = np.fromiter(products, dtype=np.bool_, count=len(works)) & ~costs.unmeasured
     return timed | np.fromiter(optimizer, dtype=np.bool_, count=len(works))
 
