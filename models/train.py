@@ -9,6 +9,7 @@ from pathlib import Path
 
 from predictor.errors import InvalidData
 from predictor.hardware.catalog import find_device
+from predictor.hardware.spec import usable_bytes
 from predictor.models.bundle import DEFAULT_PATH, Json, TrainedModel, write_bundle
 from predictor.models.corpus.aiconfigurator_ops import DEVICES as SYSTEMS
 from predictor.models.corpus.build import Progress, missing_sources, read_index, read_source, silent
@@ -16,6 +17,7 @@ from predictor.models.corpus.exchanges import SOURCES as EXCHANGE_SOURCES
 from predictor.models.corpus.finetune_memory import TABLE as FINETUNE_TABLE
 from predictor.models.corpus.manifest import load_manifest
 from predictor.models.corpus.megatron_memory import TABLE as GOLDEN_TABLE
+from predictor.models.corpus.memory_brackets import DEVICE as BRACKET_DEVICE
 from predictor.models.corpus.memory_brackets import TABLE as BRACKET_TABLE
 from predictor.models.corpus.memory_features import TABLE as MEMORY_TABLE
 from predictor.models.corpus.meters import METERS
@@ -170,7 +172,8 @@ def _train_bounds(corpus: Path) -> dict[str, TrainedModel]:
     """Which jobs run within a capacity, where the corpus holds the table of those that ran or failed."""
     if not (corpus / f"{BRACKET_TABLE}.parquet").is_file():
         return {}
-    return {BOUNDS: train_bounds(bound_rows(read_source(corpus, BRACKET_TABLE)))}
+    rows = bound_rows(read_source(corpus, BRACKET_TABLE))
+    return {BOUNDS: train_bounds(rows, usable_bytes(find_device(BRACKET_DEVICE)))}
 
 
 def _sources(corpus: Path) -> dict[str, Json]:

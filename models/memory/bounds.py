@@ -21,6 +21,8 @@ from predictor.models.bundle import Bundle, TrainedModel
 FloatArray = NDArray[np.float64]
 
 MODEL_NAME = "memory_bounds"
+_ALIKE = 0.05
+"""Cards whose capacities differ by less are one size."""
 
 
 def bound_rows_of(
@@ -46,6 +48,7 @@ class BoundsModel:
     def __init__(self, params: Mapping[str, Any], boosters: Sequence[Any]) -> None:
         self._boosters = boosters
         self._margin, self._scale = float(params["margin"]), float(params["scale"])
+        self._capacity_bytes = float(params["capacity_bytes"])
         self._low = np.array(params["feature_low"], dtype=np.float64)
         self._high = np.array(params["feature_high"], dtype=np.float64)
 
@@ -62,6 +65,10 @@ class BoundsModel:
         """A model straight from training, without a bundle on disk."""
         boosters = trained.boosters
         return cls(trained.params, [load_booster(boosters[name]) for name in sorted(boosters)])
+
+    def knows(self, capacity_bytes: float) -> bool:
+        """Whether a card is as large as the one whose jobs were seen: the trees know how large those were."""
+        return abs(log(max(capacity_bytes, 1.0) / self._capacity_bytes)) < _ALIKE
 
     def chance(self, row: FloatArray, reserved_bytes: float, capacity_bytes: float) -> float | None:
         """Chance that a job runs within `capacity_bytes`; None for jobs unlike those of training.

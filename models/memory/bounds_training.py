@@ -97,13 +97,17 @@ def bound_rows(brackets: pl.DataFrame) -> BoundRows:
     return BoundRows(features, room, brackets["ran"].to_numpy(), brackets["model"].to_numpy().astype(np.str_))
 
 
-def train_bounds(rows: BoundRows) -> TrainedModel:
-    """The model of a bundle, with the margin that networks held out of `rows` choose."""
+def train_bounds(rows: BoundRows, capacity_bytes: float) -> TrainedModel:
+    """The model of a bundle, with the margin that networks held out of `rows` choose.
+
+    `capacity_bytes`: of the card that they ran on.
+    """
     boosters = {f"bound_{i}": bytes(booster.save_raw("ubj")) for i, booster in enumerate(_fit(rows))}
     params: dict[str, Json] = {
         "memory_features": list(FEATURES),
         "margin": _margin(rows, FOLDS),
         "scale": _SCALE,
+        "capacity_bytes": capacity_bytes,
         "feature_low": [float(x) for x in rows.features.min(axis=0)],
         "feature_high": [float(x) for x in rows.features.max(axis=0)],
     }

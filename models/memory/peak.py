@@ -330,6 +330,8 @@ class MemoryModel:
         training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
         if self._bounds is None or not training or device.kind.is_host:
             return None
+        if not self._bounds.knows(capacity_bytes):
+            return None
         room = capacity_bytes - self._communication_bytes(program, replicas)
         if room <= memory.live_peak_bytes:
             return 0.0

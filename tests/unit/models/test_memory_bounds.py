@@ -24,7 +24,7 @@ def rows(count: int = 240) -> BoundRows:
 
 @pytest.fixture(scope="module")
 def model() -> BoundsModel:
-    return BoundsModel.from_trained(train_bounds(rows()))
+    return BoundsModel.from_trained(train_bounds(rows(), 10e9))
 
 
 def row(version: float = 1.12, share: float = 0.5) -> np.ndarray:
@@ -44,6 +44,11 @@ def test_a_job_runs_with_less_than_it_would_reserve(model: BoundsModel) -> None:
 
 def test_jobs_unlike_those_of_training_have_no_chance_of_their_own(model: BoundsModel) -> None:
     assert model.chance(row(share=2.0), 10e9, 9e9) is None
+
+
+def test_cards_of_other_sizes_are_not_known(model: BoundsModel) -> None:
+    assert model.knows(10.2e9)
+    assert not model.knows(16e9)
 
 
 def test_newer_frameworks_count_as_the_newest_that_was_seen(model: BoundsModel) -> None:
