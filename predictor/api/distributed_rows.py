@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from predictor.models.bundle import Bundle
 
 _PRICING = ("op_time", "step_time", "kernel_time")
-_FORMULAS = 12
+_FORMULAS = 14
 """Raised whenever the composition itself changes, so that nothing composed before is read."""
 FOLDER = "composed"
 _LAYERS = 9

@@ -380,7 +380,7 @@ class Predictor(SplitTables):
 
     def _priced(self, program: Program, device: DeviceSpec, request: PredictionRequest) -> ProgramCosts:
         job, fused = job_context(request), needs_framework(request.plan)
-        costs = price_program(program, device, self._op_time, self._step_time, job, fused_kernels=fused)
+        costs = price_program(program, device, self._op_time, self._step_time, job, fused_optimizer=fused)
         for calibration in self._calibrations:
             if calibration.is_of(device):
                 return calibrated_costs(program, costs, calibration, request.runtime)

@@ -7,7 +7,7 @@ Gradient all-reduces overlap with backward; only what outlives it is exposed (`c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
@@ -93,10 +93,11 @@ class TimeCost:
     device_busy_s: float
 
 
-# Frameworks that fuse run kernels that stream their operands as they run alone: half the rate covers cold
-# caches, odd strides and lower clocks. What timed iterations put on them is partly that of gradient products.
+# Kernels that stream their operands run inside an iteration nearly as they do alone: two fifths of the rate
+# cover cold caches, odd strides and lower clocks.
 _STREAMS = frozenset({Family.ELEMENTWISE, Family.COPY, Family.SOFTMAX})
-_MOST_TIMES_ALONE = 2.0
+_MOST_TIMES_ALONE = 2.5
+_PRODUCTS = frozenset({Family.MATMUL, Family.BATCHED_MATMUL, Family.CONVOLUTION})
 
 
 def price_program(
@@ -106,13 +107,14 @@ def price_program(
     step: StepTimeModel | None = None,
     job: JobContext | None = None,
     *,
-    fused_kernels: bool = False,
+    fused_optimizer: bool = False,
 ) -> ProgramCosts:
     """Prices each distinct kernel of the program once; `step` corrects them for the job.
 
     Products that were timed on such a device keep their times: a whole iteration cannot tell forward's from
-    the gradients'. Under `fused_kernels` the optimizer does, too, and kernels that stream their operands take
-    at most twice their time alone: timed iterations ran torch's many passes.
+    the gradients'. Where most products are such, kernels that stream their operands take at most 2.5 times
+    their time alone: what iterations put on them is in part what gradients of products took. The optimizer
+    keeps its op-level time under `fused_optimizer`: timed iterations ran torch's many passes.
     Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed,
     and what runs around those products is not what the timed frameworks run.
     """
@@ -133,27 +135,24 @@ def price_program(
         exact = step.costs(exact_works, count, exact_costs, device, exact_job)
         if count @ exact.time_s < count @ corrected.time_s:
             works, costs, corrected = exact_works, exact_costs, exact
-    if fused_kernels:
-        corrected = replace(corrected, time_s=np.minimum(corrected.time_s, _most_s(works, costs)))
-    kept = _keeps_time(works, costs, device, fused_kernels=fused_kernels)
-    corrected = replace(corrected, time_s=np.where(kept, costs.time_s, corrected.time_s))
+    timed = _timed_products(works, costs, device)
+    kept = timed | _of(works, lambda work: fused_optimizer and work.phase is Phase.OPTIMIZER)
+    time_s = np.where(kept, costs.time_s, corrected.time_s)
+    products = _of(works, lambda work: work.family in _PRODUCTS)
+    if 2 * (count * costs.time_s)[timed].sum() > (count * costs.time_s)[products].sum():
+        streams = _of(works, lambda work: work.family in _STREAMS)
+        time_s = np.where(streams, np.minimum(time_s, _MOST_TIMES_ALONE * costs.time_s), time_s)
+    corrected = replace(corrected, time_s=time_s)
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
 
 
-def _most_s(works: Sequence[OpWork], costs: OpCosts) -> FloatArray:
-    """(n,) the longest that each kernel can be inside an iteration."""
-    streams = np.fromiter((work.family in _STREAMS for work in works), dtype=np.bool_, count=len(works))
-    return np.where(streams, _MOST_TIMES_ALONE * costs.time_s, np.inf)
+def _timed_products(works: Sequence[OpWork], costs: OpCosts, device: DeviceSpec) -> NDArray[np.bool_]:
+    """(n,) products that were timed as kernels on such a device."""
+    return _of(works, lambda work: kernel_model(work, device) is KernelModel.PRODUCT) & ~costs.unmeasured
 
 
-def _keeps_time(
-    works: Sequence[OpWork], costs: OpCosts, device: DeviceSpec, *, fused_kernels: bool
-) -> NDArray[np.bool_]:
-    """(n,) works whose op-level times the step model leaves as they are."""
-    products = (kernel_model(work, device) is KernelModel.PRODUCT for work in works)
-    optimizer = (fused_kernels and work.phase is Phase.OPTIMIZER for work in works)
-    timed = np.fromiter(products, dtype=np.bool_, count=len(works)) & ~costs.unmeasured
-    return timed | np.fromiter(optimizer, dtype=np.bool_, count=len(works))
+def _of(works: Sequence[OpWork], test: Callable[[OpWork], bool]) -> NDArray[np.bool_]:
+    return np.fromiter(map(test, works), dtype=np.bool_, count=len(works))
 
 
 def _trains_narrow(works: Sequence[OpWork]) -> bool:
