@@ -19,6 +19,7 @@ from predictor.api.plan_tables import SplitTables
 from predictor.api.requested import (
     assumed_cluster,
     framework_number,
+    job_context,
     local_batch,
     requested_cluster,
     requested_device,
@@ -45,7 +46,6 @@ from predictor.models.plans.plan_calibration import stored_plans
 from predictor.models.plans.step_correction import StepCorrection
 from predictor.models.power.board_power import PowerModel
 from predictor.models.power.profile import JobProfile
-from predictor.models.steps.features import JobContext
 from predictor.models.steps.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
@@ -453,17 +453,6 @@ def _captured(source: ProgramSource, binding: Binding, request: PredictionReques
         optimizer=request.optimizer,
         runtime=request.runtime,
         strict=request.strict,
-    )
-
-
-def job_context(request: PredictionRequest) -> JobContext:
-    """What the step model is told of a job."""
-    return JobContext(
-        request.mode,
-        request.precision,
-        request.runtime,
-        request.layout,
-        framework_number(request),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
-from predictor.models.steps.features import LATEST_VERSION
+from predictor.models.steps.features import LATEST_VERSION, JobContext
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest, version_number
 
@@ -38,6 +38,17 @@ def local_batch(request: PredictionRequest) -> int | None:
 def framework_number(request: PredictionRequest) -> float:
     """Version of the framework as major + minor / 100; the newest that was measured where none is given."""
     return version_number(request.framework_version) or LATEST_VERSION
+
+
+def job_context(request: PredictionRequest) -> JobContext:
+    """What the step model is told of a job."""
+    return JobContext(
+        request.mode,
+        request.precision,
+        request.runtime,
+        request.layout,
+        framework_number(request),
+    )
 
 
 def requested_cluster(request: PredictionRequest, device: DeviceSpec) -> ClusterSpec | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor.api import Predictor
-from predictor.api.predictor import job_context
+from predictor.api.requested import job_context
 from predictor.compose.time import ProgramCosts, price_program
 from predictor.features.lowering.narrow_products import with_narrow_products
 from predictor.hardware.catalog import find_device
