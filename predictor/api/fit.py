@@ -38,6 +38,7 @@ LIMIT = 2**20
 _PROBES = 60
 # After as many steps along the line through the last two sizes, halves.
 _STRAIGHT = 5
+_CLOSE = 16
 _ROUNDS = 3
 _GROWING = (Line.SAVED, Line.RECOMPUTED, Line.TRANSIENT)
 # As near to a size that was built, sizes between are trusted.
@@ -290,7 +291,9 @@ class _Search:
                 return last, f"sizes beyond {self.axis.limit * self.axis.step} are not looked at"
             if above is not None and above - last <= 1:
                 break
-            steps = self._guess(last, above, straight=probe < _STRAIGHT)
+            # Close to the edge rounding hides the slope, and halving needs fewer programs.
+            far = above is None or above - last > _CLOSE
+            steps = self._guess(last, above, straight=far and probe < _STRAIGHT)
             point = self._tried(steps)
             if self._fits(point):
                 last = steps
