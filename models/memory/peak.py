@@ -110,6 +110,11 @@ def workspace_potential_bytes(program: Program) -> float:
     return more + _PLAIN_POTENTIAL * memory.reserved_bytes
 
 
+def trains(program: Program) -> bool:
+    """Whether the program has a backward pass."""
+    return any(op.work.phase is Phase.BACKWARD for op in program.ops)
+
+
 def memory_features(program: Program, forward: ForwardWork | None = None) -> FloatArray:
     """One row in the order of FEATURES: shares and ratios of the program's own bytes.
 
@@ -292,7 +297,7 @@ class MemoryModel:
         interval is the one of an unknown situation and `out_of_range` is set.
         """
         memory = program.memory
-        training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
+        training = trains(program)
         row = memory_features(program, forward)
         reserved = self._reserved_bytes(program, row, training)
         buffers = self._communication_bytes(program, replicas)
@@ -327,7 +332,7 @@ class MemoryModel:
             framework: version as major + minor / 100. Else as `predict`.
         """
         memory = program.memory
-        training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
+        training = trains(program)
         if self._bounds is None or not training or device.kind.is_host:
             return None
         if not self._bounds.knows(capacity_bytes):
@@ -392,7 +397,7 @@ class MemoryModel:
         return (
             self._allocated is not None
             and not program.memory.large_workspace_reserved_bytes > program.memory.reserved_bytes
-            and any(op.work.phase is Phase.BACKWARD for op in program.ops)
+            and trains(program)
         )
 
     def _corrected(self, live: float, job: AllocatedJob | None) -> tuple[Interval, float, float, bool]:
@@ -413,7 +418,7 @@ class MemoryModel:
 
     def _beyond(self, program: Program, live: float) -> tuple[Interval, float, float]:
         """What is allocated, fragmentation, and workspace, as the program has them when run whole."""
-        training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
+        training = trains(program)
         whole = max(1.0, float(program.memory.live_peak_bytes))
         reserved = self._reserved_bytes(program, memory_features(program), training)
         beyond = max(0.0, reserved / whole - 1.0) * live

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from predictor.api.notices import NOTABLE_FRACTION, notices
-from predictor.api.requested import framework_number
+from predictor.api.requested import job_framework
 from predictor.compose.energy import EnergyCost, compose_energy, slowdown_under_cap
 from predictor.compose.memory import MemoryCost, compose_memory
 from predictor.compose.stragglers import with_stragglers
@@ -42,7 +42,7 @@ def assemble(
         ),
     )
     time = with_stragglers(time, plan.device_count, request.rank_jitter)
-    framework = framework_number(request)
+    framework = job_framework(request)
     memory = compose_memory(program, device, plan, memory_model, framework=framework)
     energy = compose_energy(
         program, costs, time, device, plan, request.runtime, request.power_limit_w, power_model

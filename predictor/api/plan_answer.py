@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor.api.answer import prediction_of
-from predictor.api.requested import framework_number
+from predictor.api.requested import job_framework
 from predictor.compose.energy import slowdown_under_cap
 from predictor.compose.interval import log_interval
 from predictor.compose.memory import MemoryCost, compose_memory
@@ -85,7 +85,7 @@ class Pricing:
         plan, microbatch = request.plan, self.microbatch(resolved)
         time, found = compose_plan(microbatch, plan, resolved.cluster, training=request.mode is Mode.TRAIN)
         time = with_stragglers(self._corrected(resolved, time), plan.device_count, request.rank_jitter)
-        memory = self.memory_of(rank, device, plan, found.stages.ends, framework=framework_number(request))
+        memory = self.memory_of(rank, device, plan, found.stages.ends, framework=job_framework(request))
         energy = compose_plan_energy(
             rank,
             resolved.costs,

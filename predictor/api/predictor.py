@@ -18,8 +18,8 @@ from predictor.api.plan_answer import Pricing, Resolved
 from predictor.api.plan_tables import SplitTables
 from predictor.api.requested import (
     assumed_cluster,
-    framework_number,
     job_context,
+    job_framework,
     local_batch,
     requested_cluster,
     requested_device,
@@ -267,7 +267,7 @@ class Predictor(SplitTables):
         requested_cluster(request, device)
         if ends is None and request.plan.pp > 1:
             ends = self.stage_ends(request)
-        framework = framework_number(request)
+        framework = job_framework(request)
         return self._pricing.memory_of(rank, device, request.plan, ends, forward, framework)
 
     def stage_ends(self, request: PredictionRequest) -> NDArray[np.intp]:

@@ -35,7 +35,7 @@ def local_batch(request: PredictionRequest) -> int | None:
     return request.batch // (replicas * parts)
 
 
-def framework_number(request: PredictionRequest) -> float:
+def job_framework(request: PredictionRequest) -> float:
     """Version of the framework as major + minor / 100; the newest that was measured where none is given."""
     return version_number(request.framework_version) or LATEST_VERSION
 
@@ -47,7 +47,7 @@ def job_context(request: PredictionRequest) -> JobContext:
         request.precision,
         request.runtime,
         request.layout,
-        framework_number(request),
+        job_framework(request),
     )
 
 

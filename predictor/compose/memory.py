@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.dtype import Compute
-from predictor.features.programs.work import Phase, Program
+from predictor.features.programs.work import Program
 from predictor.hardware.spec import DeviceSpec, usable_bytes
 from predictor.models.memory.allocated import AllocatedJob
-from predictor.models.memory.peak import ForwardWork, MemoryEstimate, MemoryModel
+from predictor.models.memory.peak import ForwardWork, MemoryEstimate, MemoryModel, trains
 from predictor.models.steps.features import LATEST_VERSION
 from predictor.parallel.memory_stages import RankMemory, StageMemory, stage_memories, worst_stage
 from predictor.parallel.memory_weights import TORCH_BUFFERS, GradientBuffers
@@ -103,7 +103,7 @@ def compose_memory(
         # Under pressure an allocator does with less than it takes where there is room.
         chance = model.chance_to_run(program, device, capacity, plan.dp, framework, forward)
         return cost if chance is None else replace(cost, fits=chance > 0.5, fit_probability=chance)
-    training = any(op.work.phase is Phase.BACKWARD for op in program.ops)
+    training = trains(program)
     stage = worst_stage(
         stage_memories(
             memory, [memory.pieces] if ends is None else ends, plan, training=training, buffers=buffers
