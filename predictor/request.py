@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -15,6 +14,7 @@ from predictor.features.programs.program_source import ProgramSource
 from predictor.hardware.accounting import Accounting
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
+from predictor.releases import release_number
 from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 
 GraphSource: TypeAlias = str | os.PathLike[str] | bytes | Graph | ProgramSource
@@ -29,7 +29,6 @@ _CHOICES = {
     "runtime": Runtime,
     "layout": Layout,
 }
-_VERSION = re.compile(r"(\d{1,3})\.(\d{1,2})(?:\.\w+)*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class PredictionRequest:
         if self.power_limit_w is not None:
             positive_number(self.power_limit_w, "power_limit_w", "power_limit_w", "watts above 0")
         real_number(self.rank_jitter, "rank_jitter", "rank_jitter", "a number from 0 to 2", 0.0, 2.0)
-        if self.framework_version and not _VERSION.match(self.framework_version):
+        if self.framework_version and not release_number(self.framework_version):
             raise InvalidRequest(
                 f"framework_version is {self.framework_version!r}; expected a release of torch, e.g. 2.4",
                 field="framework_version",
@@ -101,13 +100,7 @@ class PredictionRequest:
     @property
     def keeps_gradients(self) -> bool:
         """`zero_grad` sets gradients to zero, as before torch 2.0, instead of freeing them."""
-        return 0.0 < version_number(self.framework_version) < 2.0
-
-
-def version_number(text: str) -> float:
-    """`2.4` -> 2.04, `1.10` -> 1.1: versions as numbers that order; 0 for none."""
-    found = _VERSION.match(text)
-    return int(found.group(1)) + int(found.group(2)) / 100 if found else 0.0
+        return 0.0 < release_number(self.framework_version) < 2.0
 
 
 _KINDS: tuple[tuple[str, tuple[type, ...], str], ...] = (

@@ -25,10 +25,10 @@ from predictor.models.corpus.chips import chip_of, multiplies_in_tf32
 from predictor.models.corpus.whole_model import (
     ReadRows,
     WholeModelRow,
-    framework_number,
     gathered,
     measurements,
 )
+from predictor.releases import release_number
 from predictor.types import Mode, Optimizer, Precision
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _row(record: Mapping[str, Any]) -> WholeModelRow | str:
         return "no throughput"
     task = TASKS[record["task"]]
     device = DEVICES[record["gpu"]]
-    version = framework_number(record["torch"])
+    version = release_number(record["torch"])
     if record["precision_tag"] == "FP32" or version >= task.half_until:
         precision = Precision.TF32 if multiplies_in_tf32(device) else Precision.FP32
     else:

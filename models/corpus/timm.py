@@ -27,9 +27,9 @@ from predictor.models.corpus.whole_model import (
     ReadRows,
     WholeModelRow,
     counted,
-    framework_number,
     measurements,
 )
+from predictor.releases import release_number
 from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _row(record: Mapping[str, Any], exports: frozenset[tuple[str, int]]) -> Whol
         runtime=Runtime.COMPILED if record["compile"] else Runtime.EAGER,
         layout=Layout(record["layout"]),
         optimizer=Optimizer.MOMENTUM if training else Optimizer.NONE,
-        framework_version=framework_number(str(record["torch"])),
+        framework_version=release_number(str(record["torch"])),
         cuda=int(cuda[2:]) / 10 if cuda.startswith("cu") else 0.0,
         parameters=round(float(record["param_count"]) * 1e6),
     )

@@ -151,12 +151,6 @@ def gathered(found: Iterable[WholeModelRow | str]) -> ReadRows:
     return ReadRows(tuple(rows), counted(reasons))
 
 
-def framework_number(text: str) -> float:
-    """`1.10` -> 1.10, `2.4.0` -> 2.04: versions as numbers that order. Raises ValueError for other text."""
-    major, minor = (int(part) for part in text.split(".")[:2])
-    return major + minor / 100
-
-
 _IN_COLUMNS = ("graph", "device", "measured_s", "device_group", "family")
 
 

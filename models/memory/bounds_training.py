@@ -20,10 +20,10 @@ from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import usable_bytes
 from predictor.models.bundle import Json, TrainedModel
 from predictor.models.corpus.memory_brackets import DEVICE, TABLE
-from predictor.models.corpus.whole_model import framework_number
 from predictor.models.memory.bounds import bound_rows_of, chance_of_room
 from predictor.models.memory.peak import FEATURES
 from predictor.models.memory.training import group_folds
+from predictor.releases import release_number
 
 if TYPE_CHECKING:
     import polars as pl
@@ -91,7 +91,7 @@ def bound_rows(brackets: pl.DataFrame) -> BoundRows:
         brackets.select(FEATURES).to_numpy(),
         brackets["potential_bytes"].to_numpy(),
         reserved,
-        np.array([framework_number(text) for text in brackets["torch"]]),
+        np.array([release_number(text) for text in brackets["torch"]]),
     )
     room = np.log(usable_bytes(find_device(DEVICE)) / reserved)
     return BoundRows(features, room, brackets["ran"].to_numpy(), brackets["model"].to_numpy().astype(np.str_))

@@ -27,8 +27,9 @@ from predictor.files import write_whole
 from predictor.models.corpus.built_graphs import built_graph
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import conform
-from predictor.models.corpus.whole_model import WholeModelRow, framework_number, measurements
+from predictor.models.corpus.whole_model import WholeModelRow, measurements
 from predictor.parallel.plan_text import format_plan, parse_plan
+from predictor.releases import release_number
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 SOURCE = "profile"
@@ -143,8 +144,6 @@ def write_measurements(path: Path, jobs: Iterable[TimedJob]) -> None:
 def measured_row(job: TimedJob) -> WholeModelRow:
     """A job as a row of the corpus: one of a single device teaches like any other source."""
     device, plan = job.device or "unknown", parse_plan(job.plan)
-    version = job.framework_version.split(".")[:2]
-    is_version = len(version) == 2 and all(map(str.isdecimal, version))
     return WholeModelRow(
         graph=job.graph,
         model=job.graph,
@@ -159,7 +158,7 @@ def measured_row(job: TimedJob) -> WholeModelRow:
         runtime=job.runtime,
         optimizer=job.effective_optimizer,
         framework=job.framework or "torch",
-        framework_version=framework_number(job.framework_version) if is_version else 0.0,
+        framework_version=release_number(job.framework_version),
     )
 
 

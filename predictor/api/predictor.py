@@ -49,7 +49,8 @@ from predictor.models.power.profile import JobProfile
 from predictor.models.steps.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
-from predictor.request import PredictionRequest, version_number
+from predictor.releases import release_number
+from predictor.request import PredictionRequest
 from predictor.types import Explanation, Mode, Prediction, Runtime
 
 if TYPE_CHECKING:
@@ -476,7 +477,7 @@ def _program(graph: Graph, request: PredictionRequest) -> Program:
         optimizer=request.optimizer,
         runtime=request.runtime,
         layout=request.layout,
-        release=version_number(request.framework_version),
+        release=release_number(request.framework_version),
         strict=request.strict,
         keeps_gradients=request.keeps_gradients,
     )
@@ -490,6 +491,6 @@ def _rank_program(graph: Graph, request: PredictionRequest) -> RankProgram:
         precision=request.precision,
         optimizer=request.optimizer,
         runtime=request.runtime,
-        release=version_number(request.framework_version),
+        release=release_number(request.framework_version),
         strict=request.strict,
     )

@@ -7,7 +7,8 @@ from predictor.features.graph import Graph
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.steps.features import LATEST_VERSION, JobContext
 from predictor.parallel.plan import Plan
-from predictor.request import PredictionRequest, version_number
+from predictor.releases import release_number
+from predictor.request import PredictionRequest
 
 
 def local_batch(request: PredictionRequest) -> int | None:
@@ -37,7 +38,7 @@ def local_batch(request: PredictionRequest) -> int | None:
 
 def job_framework(request: PredictionRequest) -> float:
     """Version of the framework as major + minor / 100; the newest that was measured where none is given."""
-    return version_number(request.framework_version) or LATEST_VERSION
+    return release_number(request.framework_version) or LATEST_VERSION
 
 
 def job_context(request: PredictionRequest) -> JobContext:

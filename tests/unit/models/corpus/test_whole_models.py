@@ -17,7 +17,6 @@ from predictor.models.corpus.build import write_table
 from predictor.models.corpus.schema import conform
 from predictor.models.corpus.whole_model import (
     WholeModelRow,
-    framework_number,
     measurements,
     reader,
     whole_model_rows,
@@ -49,11 +48,6 @@ def resnet(_source: str, _root: Path, _key: str, batch: int, _mode: Mode) -> Gra
 def test_rows_survive_the_schema(tmp_path: Path) -> None:
     write_table(conform(measurements([ROW], "made"), "made"), tmp_path, "made")
     assert whole_model_rows(tmp_path, "made") == [ROW]
-
-
-def test_versions_order() -> None:
-    numbers = [framework_number(text) for text in ("1.9", "1.10", "2.1.0", "2.4", "2.10")]
-    assert numbers == sorted(numbers)
 
 
 def test_a_source_without_models_is_refused() -> None:
