@@ -211,6 +211,11 @@ class GraphBuilder:
         """Batched product with broadcasting, as numpy's."""
         return self._one("MatMul", [a, b])
 
+    def grouped_matmul(self, rows: Tensor, sizes: tuple[int, int, int], ends: Tensor, *, name: str) -> Tensor:
+        """Sorted rows times new weights (groups, in, out): rows up to ends[i] meet matrix i."""
+        y: Tensor = self.op("GroupedMatMul", [rows, self.parameter(sizes, name), ends], domain="perfcast")
+        return y
+
     def conv(
         self,
         x: Tensor,

@@ -5,10 +5,10 @@
 `model_type` chooses the family, `architectures` the head (or `task` does). Every size comes from the
 configuration: heads of keys and values, latent ranks, experts, windows. Attention is one fused kernel where
 the reference implementation (transformers 5) calls one. With `past_length` it is one step of a decoder that
-carries a cache of keys and values. Weights are those of the precision asked for: a `quantization_config` is
-left out, and `left_out` says so. Counting: a causal layer computes the lower triangle
-of its scores, as fused kernels do, while torch's FlopCounterMode counts the whole square; every other product
-counts the same.
+carries a cache of keys and values. Weights are those of the precision asked for, or in few bits where a
+`quantization_config` says so; what of it is not followed, `left_out` says. Counting: a causal layer computes
+the lower triangle of its scores, as fused kernels do, while torch's FlopCounterMode counts the whole square;
+every other product counts the same.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ from predictor.features.architectures.huggingface import (
 from predictor.features.architectures.huggingface.cache import Caches
 from predictor.features.architectures.huggingface.fields import Fields
 from predictor.features.architectures.huggingface.job import Family, Job, Task
+from predictor.features.architectures.huggingface.quantised import (
+    QuantisedBuilder,
+    not_followed,
+    weight_format,
+)
 from predictor.features.builder import GraphBuilder
 
 OPSET = 23
@@ -119,7 +124,9 @@ def from_config(
         )
     _check_cache(name, past_length, source_length)
     source = source_length or (_TOKENS if past_length else sequence)
-    b = GraphBuilder(name, opset=OPSET if past_length is None else CACHE_OPSET)
+    opset = OPSET if past_length is None else CACHE_OPSET
+    stored = weight_format(fields)
+    b = GraphBuilder(name, opset=opset) if stored is None else QuantisedBuilder(name, stored, opset=opset)
     job = Job(b, fields, batch, sequence, _task(fields, task), past_length, source, last_only)
     outputs = FAMILIES[name](job)
     return b.build([*outputs, *job.caches])
@@ -135,16 +142,7 @@ def left_out(config: Mapping[str, Any] | str | os.PathLike[str]) -> str:
 
     Raises InvalidRequest for no JSON object.
     """
-    fields = read_fields(config)
-    quantised = fields.child("quantization_config")
-    if not fields.get("quantization_config"):
-        return ""
-    method = quantised.get("quant_method")
-    how = f" ({method})" if isinstance(method, str) else ""
-    return (
-        f"quantization_config{how} is left out: weights are priced in the precision that you ask for; an "
-        "export with quantised weights is priced as it is"
-    )
+    return not_followed(read_fields(config))
 
 
 def _check_cache(name: str, past_length: int | None, source_length: int | None) -> None:

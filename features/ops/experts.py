@@ -1,9 +1,10 @@
 """Products of sorted rows with one matrix per group: the experts of a mixture in one kernel.
 
 perfcast::GroupedMatMul(x[rows, in], weights[groups, in, out][, ends[groups]]) -> [rows, out]: rows up to
-ends[0] meet the first matrix, rows up to ends[1] the second. Which expert gets how many tokens is known only
-at run time and changes no sum: FLOPs are 2 * rows * in * out. Kernel shape and traffic are those of a
-balanced assignment: min(groups, rows) matrices are read, with equally many rows each.
+ends[0] meet the first matrix, rows up to ends[1] the second; `to` is the result's type where it is not x's.
+Which expert gets how many tokens is known only at run time and changes no sum: FLOPs are 2 * rows * in * out.
+Kernel shape and traffic are those of a balanced assignment: min(groups, rows) matrices are read, with equally
+many rows each.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class Router:
 
     def __call__(self, b: GraphBuilder, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(tokens, width) to weights and numbers of the chosen experts, (tokens, chosen) each."""
-        logits = b.linear(rows, self.experts, bias=False)
+        gate = b.parameter((rows.size(-1), self.experts), "router.weight")
+        logits = b.linear(rows, self.experts, bias=False, weight=gate)
         scores = b.sigmoid(logits) if self.sigmoid else b.softmax(logits)
         ranked = b.add(scores, buffer(b, self.experts)) if self.sigmoid else scores
         if self.groups > 1:
@@ -98,7 +99,8 @@ class Mixture:
             return y
         common = self.shared(b, x)
         if self.shared_gate:
-            common = b.mul(b.sigmoid(b.linear(x, 1, bias=False)), common)
+            weight = b.parameter((width, 1), "shared_gate.weight")
+            common = b.mul(b.sigmoid(b.linear(x, 1, bias=False, weight=weight)), common)
         return b.add(y, common)
 
     def _routed(self, b: GraphBuilder, rows: Tensor) -> Tensor:
@@ -114,22 +116,15 @@ class Mixture:
         sizes = b.op("ScatterElements", [nothing, sorted_numbers, ones], axis=0, reduction="add")
         ends = b.op("CumSum", [sizes, b.constant(0)])
         picked = b.gather(rows, b.div(order, b.constant(chosen)), axis=0)
-        up = b.parameter((experts, width, 2 * self.hidden), "experts.gate_up")
-        down = b.parameter((experts, self.hidden, width), "experts.down")
-        gate, passed = b.split(grouped(b, picked, up, ends), 2, axis=-1)
+        up, down = (experts, width, 2 * self.hidden), (experts, self.hidden, width)
+        gate, passed = b.split(b.grouped_matmul(picked, up, ends, name="experts.gate_up"), 2, axis=-1)
         inner = b.mul(activation(self.activation)(b, gate), passed)
         share = b.gather(b.reshape(weights, [-1, 1]), order, axis=0)
-        weighted = b.mul(grouped(b, inner, down, ends), share)
+        weighted = b.mul(b.grouped_matmul(inner, down, ends, name="experts.down"), share)
         back = b.op("ScatterElements", [order, order, b.op("CumSum", [ones, b.constant(0)])], axis=0)
         ordered = b.reshape(b.gather(weighted, back, axis=0), [-1, chosen, width])
         total: Tensor = b.op("ReduceSum", [ordered, b.constant([1])], keepdims=0)
         return total
-
-
-def grouped(b: GraphBuilder, rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Sorted rows times the matrix of their expert."""
-    y: Tensor = b.op("GroupedMatMul", [rows, matrices, ends], domain="perfcast")
-    return y
 
 
 @dataclass(frozen=True, slots=True)

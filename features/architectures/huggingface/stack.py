@@ -135,7 +135,7 @@ def word_scores(
 ) -> Tensor:
     """A score per word: the table of words transposed where tied, else a matrix of its own."""
     if tied is None:
-        return b.linear(x, vocabulary, bias=bias)
+        return b.linear(x, vocabulary, bias=bias, weight=b.parameter((x.size(-1), vocabulary), "head.weight"))
     scores = b.matmul(x, b.transpose(tied, [1, 0]))
     return b.add(scores, b.parameter((vocabulary,), "head.bias")) if bias else scores
 
@@ -143,7 +143,8 @@ def word_scores(
 def classes(job: Job, x: Tensor, fields: Fields, task: Task) -> Tensor:
     """Classes per token, or of the last token; all tokens are scored either way."""
     b = job.b
-    scores = b.linear(x, fields.labels, bias=task is Task.TOKENS)
+    head = b.parameter((x.size(-1), fields.labels), "head.weight")
+    scores = b.linear(x, fields.labels, bias=task is Task.TOKENS, weight=head)
     if task is Task.TOKENS:
         return scores
     return b.reshape(b.slice(scores, job.sequence - 1, job.sequence, axis=1), [0, fields.labels])

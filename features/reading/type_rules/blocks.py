@@ -54,7 +54,7 @@ def _grouped_product(op: Operands) -> _Types:
     rows, weights = op.dims(0), op.dims(1)
     if not rows or weights is None or len(weights) != 3:
         return (_UNKNOWN,)
-    return (TensorType(op.elem_type(0), (rows[0], weights[2])),)
+    return (TensorType(op.integer("to") or op.elem_type(0), (rows[0], weights[2])),)
 
 
 @TYPES_AFTER_ONNX.register("perfcast", "LatentAttention")

@@ -15,7 +15,7 @@ import pytest
 
 from predictor.errors import InvalidRequest, UnknownName
 from predictor.evaluation.configs import Reference, compare, read_references
-from predictor.features.architectures.from_config import FAMILIES, from_config, left_out
+from predictor.features.architectures.from_config import FAMILIES, from_config
 from predictor.features.graph import Graph
 from predictor.features.programs.program import build_program
 from predictor.features.programs.work import AttentionShape, OpWork, Phase
@@ -160,13 +160,6 @@ def test_more_experts_than_a_token_can_reach_are_named_by_their_field(
     latent = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
     with pytest.raises(InvalidRequest, match=message):
         from_config({**MIXTRAL, **latent, "moe_intermediate_size": 32, **changes}, sequence=8)
-
-
-def test_a_quantised_configuration_is_said_to_be_priced_without() -> None:
-    assert left_out(LLAMA) == ""
-    assert left_out({**LLAMA, "quantization_config": None}) == ""
-    said = left_out({**LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 4}})
-    assert said.startswith("quantization_config (gptq) is left out")
 
 
 def test_gemma_alternates_windows_as_its_pattern_says() -> None:
