@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 
 from predictor.features.execution import execution_order, with_gradient
 from predictor.features.graph import Graph, Node
@@ -61,6 +62,19 @@ class Book:
         self._answers: dict[Hashable, Axis | Recut | str] = {}
         self._works: dict[Hashable, Work] = {}
         self._origins: dict[str, frozenset[str]] = {}
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """Of what ranks may hold parts: parameters, and frozen weights of products with their scales."""
+        graph = self.graph
+        frozen = {
+            name
+            for index, node in enumerate(graph.nodes)
+            if len(node.inputs) > 1 and node.inputs[1] in graph.buffers and self.work(index).matrix_flops
+            for name in node.inputs[1:]
+            if name in graph.buffers
+        }
+        return graph.parameters | frozen
 
     def signature(self, index: int) -> Hashable:
         """What tells node `index` from others for a rule."""

@@ -62,7 +62,7 @@ def choose(book: Book, stream: Region) -> Choice:
     ]
     saved_part = 1 - 1 / book.parts
     all_flops = sum(book.work(index).matrix_flops for index in range(len(book.graph.nodes))) or 1
-    all_weights = sum(book.size_bytes(name) for name in book.graph.parameters) or 1
+    all_weights = sum(book.size_bytes(name) for name in book.stored) or 1
     if book.training:
         all_flops *= _GRADIENT_FACTOR
 
@@ -120,7 +120,7 @@ def _candidates(book: Book) -> list[_Candidate]:
     known: set[tuple[str, int]] = set()
     for node in graph.nodes:
         for name in node.inputs:
-            shape = graph.values[name].shape if name in graph.parameters else ()
+            shape = graph.values[name].shape if name in book.stored else ()
             if len(shape) < 2:
                 continue
             for dim, size in enumerate(shape):
@@ -173,5 +173,5 @@ def _weighed(book: Book, region: Region) -> _Candidate:
         region,
         exchanged,
         {index: value for index, value in flops.items() if value},
-        {name: book.size_bytes(name) for name in region.layout if name in graph.parameters},
+        {name: book.size_bytes(name) for name in region.layout if name in book.stored},
     )

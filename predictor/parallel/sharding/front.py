@@ -91,7 +91,7 @@ def sharding(graph: Graph, plan: Plan, *, training: bool) -> Sharding:
         local = made.graph
         notes += said
         for name, place in made.split.items():
-            split[name].append((group, place))
+            split.setdefault(name, []).append((group, place))
         for name in made.partial:
             partial[name].append(group)
     parameters = {
@@ -184,9 +184,7 @@ def _wanted(book: Book, choice: Choice, stream: Region | None) -> Wanted:
             # Masks and tables of positions are cheaper to have whole.
             if name not in book.weights and name not in book.graph.inputs:
                 layout.setdefault(name, split)
-    weights = frozenset(
-        name for region in choice.regions for name in region.layout if name in book.graph.parameters
-    )
+    weights = frozenset(name for region in choice.regions for name in region.layout if name in book.stored)
     return Wanted(layout, axes, weights)
 
 

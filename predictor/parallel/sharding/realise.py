@@ -184,11 +184,11 @@ class _Realiser:
     def _is_free_weight(self, name: str) -> bool:
         """A parameter that no node has read yet: it may lie as its first reader likes."""
         readers = self._graph.consumers.get(name, ())
-        return name in self._graph.parameters and name not in self._held and len(readers) == 1
+        return name in self._book.stored and name not in self._held and len(readers) == 1
 
     def _pinned(self, name: str) -> Split | None:
         """How a parameter with several readers lies."""
-        return self._wanted.layout.get(name) if name in self._graph.parameters else None
+        return self._wanted.layout.get(name) if name in self._book.stored else None
 
     def _finished(self, name: str) -> _Held:
         """The value after its sum, if it is one, in the parts that are wanted of it."""
@@ -226,7 +226,7 @@ class _Realiser:
 
     def _read(self, name: str, place: Split | None, *, partial: bool) -> str:
         """Local name of a value as a node needs it; `partial`: its gradient there is a part of a sum."""
-        if name in self._graph.parameters and name not in self._held:
+        if name in self._book.stored and name not in self._held:
             if name not in self._wanted.weights:
                 return self._read_whole_weight(name, place, partial)
             lies = place if self._is_free_weight(name) else self._pinned(name)
@@ -250,7 +250,7 @@ class _Realiser:
     def _read_whole_weight(self, name: str, place: Split | None, partial: bool) -> str:
         """A weight that is whole, or the slice of it that a part of a sequence meets."""
         if partial:
-            self._result.partial.add(name)
+            self._result.partial.update(self._book.origins(name))
         if place is None:
             return name
         length = local_shape(self._values[name].shape, place, self._parts)[place.dim]
@@ -339,7 +339,7 @@ class _Realiser:
     def _read_cost(self, name: str, place: Split | None, partial: bool) -> float:
         size = (self._parts - 1) / self._parts * self._book.size_bytes(name)
         held = self._where(name)
-        if name in self._graph.parameters and name not in self._held:
+        if name in self._book.stored and name not in self._held:
             if name not in self._wanted.weights:
                 return 0.0
             lies = place if self._is_free_weight(name) else self._pinned(name)

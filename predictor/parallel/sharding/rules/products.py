@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from predictor.features.ops.einsum import einsum_sides
 from predictor.features.programs.op_view import OpView
-from predictor.parallel.sharding.layout import Split
-from predictor.parallel.sharding.registry import SHARD_RULES, Axis
+from predictor.parallel.sharding.layout import Split, local_shape
+from predictor.parallel.sharding.registry import SHARD_RULES, Axis, along
 from predictor.parallel.sharding.rules.parts import by_letters
 
 
@@ -14,9 +14,9 @@ def _batch(shape_length: int, kept: int) -> tuple[str, ...]:
     return tuple(str(digit) for digit in range(shape_length - kept - 1, -1, -1))
 
 
-@SHARD_RULES.register("perfcast", "Linear")
+@SHARD_RULES.register("perfcast", "Linear", "BlockLinear")
 def linear(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
-    """x W + b over the last dimension."""
+    """x W + b over the last dimension; scales of blocks stay whole."""
     front = _batch(len(op.input(0).shape), 1)
     weight = ("n", "k") if op.integer("transposed_weight") else ("k", "n")
     return by_letters(op, {0: (*front, "k"), 1: weight, 2: _bias(op, "n"), -1: (*front, "n")}, operand, split)
@@ -41,8 +41,9 @@ def matmul(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
 
 
 @SHARD_RULES.register("", "Gemm")
+@SHARD_RULES.register("com.microsoft", "GemmFloat8")
 def gemm(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
-    """alpha A' B' + beta C."""
+    """alpha A' B' + beta C; scales of whole tensors stay whole."""
     left = ("k", "m") if op.integer("transA") else ("m", "k")
     right = ("n", "k") if op.integer("transB") else ("k", "n")
     bias = op.optional(2)
@@ -65,3 +66,34 @@ def grouped(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
     """Rows as each rank has them, columns, or sums over the inner dimension; experts are left to ep."""
     terms = {0: ("r", "k"), 1: (None, "k", "n"), -1: ("r", "n")}
     return by_letters(op, terms, operand, split)
+
+
+@SHARD_RULES.register("com.microsoft", "MatMulNBits")
+def in_blocks(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
+    """x[..., K] W with W packed as [N, blocks, bytes of a block], scales and zeros row by row."""
+    data, packed, bits = op.input(0), op.input(1), op.integer("bits", 4)
+    rows, blocks, _ = packed.shape
+    front = _batch(len(data.shape), 1)
+    # A row with one block is cut inside it, and its scale is everybody's.
+    kept = ("n", "k", None) if blocks > 1 else ("n", None, "k")
+    terms = {0: (*front, "k"), 1: kept, -1: (*front, "n")}
+    place = terms.get(operand, ())[split.dim : split.dim + 1]
+    if place == ("n",):
+        cut = {1: split._replace(dim=0), -1: split._replace(dim=len(front))}
+        for index in (2, 3, 5):
+            value = op.optional(index)
+            if value is not None:
+                each = value.elements // rows
+                cut[index] = Split(0, split.outer, tuple(size * each for size in split.sizes))
+        return along(op, cut, attributes={"N": local_shape(packed.shape, cut[1], parts)[0]})
+    if place != ("k",):
+        return by_letters(op, terms, operand, split)
+    unit = op.integer("block_size") if blocks > 1 else 8 // bits
+    units = split.sizes if operand else tuple(size // unit for size in split.sizes)
+    depths = tuple(size * unit for size in units)
+    if any(size % parts for size in units) or (not operand and depths != split.sizes):
+        return f"MatMulNBits has {sum(units)} blocks of {unit}, which do not divide over {parts} ranks"
+    cut = {0: Split(len(front), split.outer, depths), 1: Split(kept.index("k"), split.outer, units)}
+    if blocks > 1:
+        cut[2] = Split(0, split.outer * rows, units)
+    return along(op, cut, sums=True, attributes={"K": local_shape(data.shape, cut[0], parts)[-1]})
