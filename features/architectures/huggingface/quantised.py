@@ -179,6 +179,13 @@ class QuantisedBuilder(GraphBuilder):
         if stored.has_zero_points:
             packed = features * ceil(blocks * stored.bits / 8)
             operands.append(self.parameter((packed,), "linear.weight.zeros", DType.INT8))
-        sizes = {"K": depth, "N": features, "bits": stored.bits, "block_size": block}
-        y: Tensor = self.op("MatMulNBits", operands, domain="com.microsoft", **sizes)
+        y: Tensor = self.op(
+            "MatMulNBits",
+            operands,
+            domain="com.microsoft",
+            K=depth,
+            N=features,
+            bits=stored.bits,
+            block_size=block,
+        )
         return y
