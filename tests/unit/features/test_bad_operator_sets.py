@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import process_time
-
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
@@ -58,10 +56,12 @@ def test_an_operator_set_without_shape_inference_is_to_be_converted() -> None:
     fails(model.SerializeToString(), "operator set 1", "onnx.version_converter")
 
 
-def test_a_contradiction_under_a_name_of_megabytes_is_told_at_once() -> None:
+def test_a_contradiction_under_a_name_of_megabytes_is_told_in_few_words() -> None:
     name = "é" * 200_000
     nodes = [helper.make_node("Conv", ["x", "w"], [name], name=name)]
-    started = process_time()
-    with pytest.raises(InvalidGraph):
+    with pytest.raises(InvalidGraph) as raised:
         read_graph(model_of(nodes, {"x": [1, 2, 3], "w": [1, 2]}, outputs=(name,)))
-    assert process_time() - started < 2.0
+    message = str(raised.value)
+    assert len(message) <= 4000
+    assert "characters left out" in message
+    assert message.endswith("dimensions in the input tensor (1).")
