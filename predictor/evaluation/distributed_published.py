@@ -26,7 +26,7 @@ from predictor.models.plans.step_correction_training import (
 )
 
 LEAST = 20
-CALIBRATION_ROWS, DRAWS, OFFERED = 20, 5, 200
+CALIBRATION_ROWS, DRAWS, OFFERED = 20, 20, 200
 SEED = 7
 _SUITE = "distributed"
 
