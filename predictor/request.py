@@ -15,7 +15,7 @@ from predictor.hardware.accounting import Accounting
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
 from predictor.releases import release_number
-from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime, Weights
 
 GraphSource: TypeAlias = str | os.PathLike[str] | bytes | Graph | ProgramSource
 """A path, ONNX bytes, a `sha256:...` id that the predictor has seen, a Graph, or a captured torch module
@@ -28,6 +28,7 @@ _CHOICES = {
     "optimizer": Optimizer,
     "runtime": Runtime,
     "layout": Layout,
+    "weights": Weights,
 }
 
 
@@ -48,6 +49,7 @@ class PredictionRequest:
         accounting: where the job runs and at what price; adds a footprint (node, carbon, money).
         strict: raise instead of falling back when ops have no rule or no model covers them.
         layout: of images: NHWC for a job that keeps them channels-last (torch's memory format).
+        weights: how an inference job stores the weights of its products: FULL, INT8, INT4 or FP8.
         framework_version: release of torch that runs the job, e.g. `2.4`; empty is the newest that was
         measured.
         rank_jitter: spread of log time from rank to rank, 0 to 2; an iteration waits for the slowest rank.
@@ -68,6 +70,7 @@ class PredictionRequest:
     accounting: Accounting | None = None
     strict: bool = False
     layout: Layout = Layout.NCHW
+    weights: Weights = Weights.FULL
     framework_version: str = ""
     rank_jitter: float = 0.0
 
@@ -93,6 +96,11 @@ class PredictionRequest:
             raise InvalidRequest(
                 f"framework_version is {self.framework_version!r}; expected a release of torch, e.g. 2.4",
                 field="framework_version",
+            )
+        if self.weights is not Weights.FULL and self.mode is Mode.TRAIN:
+            raise InvalidRequest(
+                f"weights: {self.weights.value} is for inference; a training job keeps full weights",
+                field="weights",
             )
         object.__setattr__(self, "dims", _dims(self.dims))
         object.__setattr__(self, "input_shapes", _input_shapes(self.input_shapes))

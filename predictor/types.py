@@ -130,6 +130,18 @@ class Layout(_Choice):
     NHWC = "nhwc"
 
 
+class Weights(_Choice):
+    """How an inference job stores the weights of its products; heads, routers and embeddings stay FULL.
+
+    FULL: in the job's precision. INT8, INT4: integers that the product widens. FP8: activations as well.
+    """
+
+    FULL = "full"
+    INT8 = "int8"
+    INT4 = "int4"
+    FP8 = "fp8"
+
+
 class TrainingArchitecture(_Choice):
     """How a job's replicas exchange weights, in the words of Wang et al. 2019 (arXiv:1910.05930).
 

@@ -11,9 +11,10 @@ from predictor.features.lowering.engines import ENGINES, fuse_for_engine
 from predictor.features.lowering.fusion import recognise
 from predictor.features.lowering.grouping import group_pointwise
 from predictor.features.lowering.in_place import mark_updates
+from predictor.features.lowering.narrow_weights import store_weights
 from predictor.features.lowering.precision import apply_precision
 from predictor.features.lowering.quantised import fuse_quantised
-from predictor.types import Layout, Precision, Runtime
+from predictor.types import Layout, Precision, Runtime, Weights
 
 
 def lower(
@@ -24,6 +25,7 @@ def lower(
     training: bool = False,
     layout: Layout = Layout.NCHW,
     release: float = 0.0,
+    weights: Weights = Weights.FULL,
     split: Callable[[Graph], Graph] | None = None,
 ) -> Graph:
     """Recognises blocks, applies the numeric policy, then groups what a compiler or an engine fuses.
@@ -44,14 +46,15 @@ def lower(
             field="runtime",
         )
     nodes = tuple(
-        _with_lowered_body(node, precision, runtime, training, layout, release) for node in graph.nodes
+        _with_lowered_body(node, precision, runtime, training, layout, release, weights)
+        for node in graph.nodes
     )
     graph = replace(graph, nodes=nodes)
     if not training:
         graph = mark_updates(graph)
     if runtime is not Runtime.EAGER and not training:
         graph = fuse_quantised(graph)
-    typed = apply_precision(recognise(graph, runtime, layout, release), precision)
+    typed = apply_precision(store_weights(recognise(graph, runtime, layout, release), weights), precision)
     if split is not None:
         typed = split(typed)
     if engine is not None:
@@ -61,12 +64,24 @@ def lower(
 
 
 def _with_lowered_body(
-    node: Node, precision: Precision, runtime: Runtime, training: bool, layout: Layout, release: float
+    node: Node,
+    precision: Precision,
+    runtime: Runtime,
+    training: bool,
+    layout: Layout,
+    release: float,
+    weights: Weights,
 ) -> Node:
     body = node.attributes.get("body")
     if not isinstance(body, Graph):
         return node
     lowered = lower(
-        body, precision=precision, runtime=runtime, training=training, layout=layout, release=release
+        body,
+        precision=precision,
+        runtime=runtime,
+        training=training,
+        layout=layout,
+        release=release,
+        weights=weights,
     )
     return replace(node, attributes={**node.attributes, "body": lowered})

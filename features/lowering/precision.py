@@ -42,6 +42,7 @@ _LOW = frozenset(
         "GRU",
         "RNN",
         "FusedMatMul",
+        "MatMulNBits",
         "MultiHeadAttention",
         "GroupQueryAttention",
     }

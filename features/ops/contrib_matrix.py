@@ -87,14 +87,15 @@ def fused_matmul_backward(op: OpView) -> Backward:
 def fused_gemm(op: OpView) -> tuple[OpWork, ...]:
     """alpha * A' B' + beta * C, then an activation."""
     a, bias, out = op.input(0), op.optional(2), op.output()
-    k = a.shape[0] if op.integer("transA") else a.shape[1]
+    k = a.shape[0] if op.integer("transA") else a.shape[-1]
+    n = out.shape[-1]
     reads = tuple(value for value in (a, op.input(1), bias) if value is not None)
     extra = (1 if bias is not None else 0) + _activation(op)
     return (
         contract(
             op,
             "linear",
-            Contraction(1, out.shape[0], out.shape[1], k),
+            Contraction(1, out.elements // max(1, n), n, k),
             reads=reads,
             writes=(out,),
             compute=op.matrix_compute(0, 1),

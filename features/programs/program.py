@@ -22,7 +22,7 @@ from predictor.features.programs.liveness import memory_timeline
 from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, BackwardRule, WorkRule, load_rules
 from predictor.features.programs.work import OpInstance, Program
 from predictor.registry import Registry
-from predictor.types import Layout, Mode, Optimizer, Precision, Recompute, Runtime
+from predictor.types import Layout, Mode, Optimizer, Precision, Recompute, Runtime, Weights
 
 _OPTIMIZER_NODE = "optimizer"
 
@@ -36,6 +36,7 @@ def build_program(
     runtime: Runtime,
     layout: Layout = Layout.NCHW,
     release: float = 0.0,
+    weights: Weights = Weights.FULL,
     work_rules: Registry[WorkRule] = WORK_RULES,
     backward_rules: Registry[BackwardRule] = BACKWARD_RULES,
     strict: bool = False,
@@ -51,6 +52,7 @@ def build_program(
         mode: INFER is the forward pass; TRAIN adds backward and the step of `optimizer`.
         layout: NHWC keeps images channels-last: convolutions copy what lies otherwise.
         release: of torch, as major + minor / 100; 0 is the newest. Older compilers fuse fewer blocks.
+        weights: how inference stores those of its products (lowering/narrow_weights.py).
         strict: raise UnsupportedOp, naming every op type without a rule, instead of pricing it by its bytes.
         master_weights: 16-bit weights have FP32 copies in the optimizer's state, and FP32 gradients, as
             Megatron-LM and DeepSpeed keep them.
@@ -72,6 +74,7 @@ def build_program(
                 training=training,
                 layout=layout,
                 release=release,
+                weights=weights,
             ),
             mode=mode,
             precision=precision,

@@ -12,6 +12,7 @@ from predictor.features.lowering.lower import lower
 from predictor.features.programs.program import program_of
 from predictor.features.programs.work import Program
 from predictor.parallel.plan import Plan
+from predictor.releases import release_number
 from predictor.request import PredictionRequest
 from predictor.types import Mode
 
@@ -34,6 +35,7 @@ def adapted_program(
         runtime=request.runtime,
         training=True,
         layout=request.layout,
+        release=release_number(request.framework_version),
     )
     return program_of(
         adapt(lowered, adapters),
@@ -45,4 +47,5 @@ def adapted_program(
         fingerprint=graph.fingerprint,
         recompute=plan.recompute,
         recompute_layers=plan.recompute_layers,
+        keeps_gradients=request.keeps_gradients,
     )

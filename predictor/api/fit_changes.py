@@ -16,7 +16,7 @@ from predictor.features.lowering.adapters import Adapters
 from predictor.fits import Change, check_probability
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
-from predictor.types import Mode, Offload, Precision, Prediction, Recompute
+from predictor.types import Mode, Offload, Precision, Prediction, Recompute, Weights
 
 _NARROW = frozenset({Precision.BF16, Precision.FP16, Precision.AMP})
 _MOST_PARTS = 1024
@@ -81,6 +81,13 @@ def _precision(wanted: Precision) -> Callable[[PredictionRequest], PredictionReq
     return apply
 
 
+def _weights(wanted: Weights) -> Callable[[PredictionRequest], PredictionRequest | None]:
+    def apply(request: PredictionRequest) -> PredictionRequest | None:
+        return None if request.weights is not Weights.FULL else replace(request, weights=wanted)
+
+    return apply
+
+
 def _zero(stage: int) -> Callable[[PredictionRequest], PredictionRequest | None]:
     def apply(request: PredictionRequest) -> PredictionRequest | None:
         plan = request.plan
@@ -121,6 +128,8 @@ def _inference_steps() -> list[_Step]:
     return [
         _Step("BF16 throughout", _precision(Precision.BF16)),
         _Step("FP16 throughout", _precision(Precision.FP16)),
+        _Step("weights of products in 8 bits (weights=int8)", _weights(Weights.INT8)),
+        _Step("weights of products in 4 bits (weights=int4)", _weights(Weights.INT4)),
         *_more_devices(Plan()),
     ]
 

@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.api.answer import assemble
 from predictor.api.explain import explain_program
+from predictor.api.job_programs import (
+    captured_program,
+    device_program,
+    job_key,
+    request_rank_program,
+)
 from predictor.api.links import Links
 from predictor.api.plan_answer import Pricing, Resolved
 from predictor.api.plan_tables import SplitTables
@@ -34,7 +40,6 @@ from predictor.compose.plan_cost import is_plain, needs_framework
 from predictor.compose.time import ProgramCosts, price_program
 from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.graph import Graph
-from predictor.features.programs.program_source import ProgramSource
 from predictor.features.programs.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.bundle import Bundle
@@ -48,10 +53,9 @@ from predictor.models.power.board_power import PowerModel
 from predictor.models.power.profile import JobProfile
 from predictor.models.steps.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
-from predictor.parallel.rank_program import RankProgram, captured_rank, rank_program, shard_key
-from predictor.releases import release_number
+from predictor.parallel.rank_program import RankProgram, captured_rank, shard_key
 from predictor.request import PredictionRequest
-from predictor.types import Explanation, Mode, Prediction, Runtime
+from predictor.types import Explanation, Mode, Prediction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -390,19 +394,19 @@ class Predictor(SplitTables):
     def _rank(self, request: PredictionRequest, *, needs_graph: bool = False) -> tuple[Hashable, RankProgram]:
         """One microbatch of one rank, and what its program is remembered under."""
         binding = Binding(local_batch(request), request.dims, request.input_shapes)
-        options = (_job_key(request), request.strict)
+        options = (job_key(request), request.strict)
         source, plan = request.graph, request.plan
         if not isinstance(source, str | bytes | os.PathLike | Graph):
             key: Hashable = (source.key, binding.batch, *options)
-            program = self._programs.get_or(key, lambda: _captured(source, binding, request))
+            program = self._programs.get_or(key, lambda: captured_program(source, binding, request))
             return key, captured_rank(program, plan)
         graph = self._sources.graph(source, binding)
         key = (graph.fingerprint, graph.notes, *options)
         if is_plain(plan) and not needs_graph:
-            program = self._programs.get_or(key, lambda: _program(graph, request))
+            program = self._programs.get_or(key, lambda: device_program(graph, request))
             return key, RankProgram(program, None, None)
         key = (*key, shard_key(plan))
-        return key, self._ranks.get_or(key, lambda: _rank_program(graph, request))
+        return key, self._ranks.get_or(key, lambda: request_rank_program(graph, request))
 
     def _request_key(self, request: PredictionRequest) -> Hashable:
         device = request.device if isinstance(request.device, str) else _device_key(request.device)
@@ -412,7 +416,7 @@ class Predictor(SplitTables):
             self._sources.key(request.graph),
             device,
             binding.key,
-            _job_key(request),
+            job_key(request),
             request.framework_version,
             request.rank_jitter,
             request.plan,
@@ -440,57 +444,5 @@ def _request(
         raise InvalidRequest(f"{error}; expected fields of PredictionRequest") from None
 
 
-def _captured(source: ProgramSource, binding: Binding, request: PredictionRequest) -> Program:
-    if binding.dims or binding.input_shapes:
-        raise InvalidRequest(
-            "a torch module takes its shapes from the example inputs: set them there, not by dims or "
-            "input_shapes",
-            field="dims" if binding.dims else "input_shapes",
-        )
-    return source.program(
-        batch=binding.batch,
-        mode=request.mode,
-        precision=request.precision,
-        optimizer=request.optimizer,
-        runtime=request.runtime,
-        strict=request.strict,
-    )
-
-
-def _job_key(request: PredictionRequest) -> Hashable:
-    job = (request.mode, request.precision, request.optimizer, request.runtime, request.layout)
-    compiler = request.framework_version if request.runtime is Runtime.COMPILED else ""
-    return (*job, compiler, request.keeps_gradients)
-
-
 def _device_key(device: DeviceSpec) -> Hashable:
     return repr(device)
-
-
-def _program(graph: Graph, request: PredictionRequest) -> Program:
-    from predictor.features.programs.program import build_program
-
-    return build_program(
-        graph,
-        mode=request.mode,
-        precision=request.precision,
-        optimizer=request.optimizer,
-        runtime=request.runtime,
-        layout=request.layout,
-        release=release_number(request.framework_version),
-        strict=request.strict,
-        keeps_gradients=request.keeps_gradients,
-    )
-
-
-def _rank_program(graph: Graph, request: PredictionRequest) -> RankProgram:
-    return rank_program(
-        graph,
-        request.plan,
-        mode=request.mode,
-        precision=request.precision,
-        optimizer=request.optimizer,
-        runtime=request.runtime,
-        release=release_number(request.framework_version),
-        strict=request.strict,
-    )

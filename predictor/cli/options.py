@@ -95,6 +95,15 @@ LayoutOption: TypeAlias = Annotated[
         rich_help_panel=_JOB,
     ),
 ]
+WeightsOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="full|int8|int4|fp8",
+        help="How inference stores the weights of products; fp8 multiplies in it, too.",
+        rich_help_panel=_JOB,
+    ),
+]
 TorchOption: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -199,6 +208,7 @@ class UnplannedJobFlags:
     optimizer: OptimizerOption = "sgd"
     runtime: RuntimeOption = "eager"
     layout: LayoutOption = "nchw"
+    weights: WeightsOption = "full"
     torch: TorchOption = ""
     dim: Dims = field(default_factory=list)
     input_shape: InputShapes = field(default_factory=list)
@@ -218,7 +228,7 @@ class UnplannedJobFlags:
     ) -> PredictionRequest:
         """The request they spell. Raises PerfcastError on values, a usage error on malformed pairs."""
         from predictor.request import PredictionRequest
-        from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
+        from predictor.types import Layout, Mode, Optimizer, Precision, Runtime, Weights
 
         return PredictionRequest(
             graph=graph,
@@ -229,6 +239,7 @@ class UnplannedJobFlags:
             optimizer=Optimizer.parse(self.optimizer),
             runtime=Runtime.parse(self.runtime),
             layout=Layout.parse(self.layout),
+            weights=Weights.parse(self.weights),
             framework_version=self.torch,
             dims=parse_dims(self.dim),
             input_shapes=parse_shapes(self.input_shape),

@@ -15,7 +15,7 @@ from predictor.features.programs.rules import load_rules
 from predictor.features.programs.work import Program
 from predictor.parallel.plan import Plan
 from predictor.parallel.sharding import Sharding, sharding
-from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,15 @@ def rank_program(
     runtime: Runtime,
     layout: Layout = Layout.NCHW,
     release: float = 0.0,
+    weights: Weights = Weights.FULL,
     strict: bool = False,
+    keeps_gradients: bool = False,
 ) -> RankProgram:
     """The program of a rank of `plan`.
 
     Args:
         graph: as read from a file, bound to the samples of one microbatch.
-        release: of torch, as major + minor / 100; 0 is the newest.
+        release, weights, keeps_gradients: as build_program takes them.
 
     Raises InvalidPlan when the graph cannot be sharded so, UnsupportedOp with `strict`.
     """
@@ -86,6 +88,7 @@ def rank_program(
             training=training,
             layout=layout,
             release=release,
+            weights=weights,
             split=split if plan.splits_graph else None,
         )
         program = program_of(
@@ -99,6 +102,7 @@ def rank_program(
             parameter_count=graph.parameter_count,
             recompute=plan.recompute,
             recompute_layers=plan.recompute_layers,
+            keeps_gradients=keeps_gradients,
         )
         pieces = segments(local)
     shards = found[0].parameters if found else {}

@@ -15,6 +15,14 @@ class Layout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LAYOUT_NCHW: _ClassVar[Layout]
     LAYOUT_NHWC: _ClassVar[Layout]
 
+class Weights(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WEIGHTS_UNSPECIFIED: _ClassVar[Weights]
+    WEIGHTS_FULL: _ClassVar[Weights]
+    WEIGHTS_INT8: _ClassVar[Weights]
+    WEIGHTS_INT4: _ClassVar[Weights]
+    WEIGHTS_FP8: _ClassVar[Weights]
+
 class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MODE_UNSPECIFIED: _ClassVar[Mode]
@@ -84,6 +92,11 @@ class CpKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 LAYOUT_UNSPECIFIED: Layout
 LAYOUT_NCHW: Layout
 LAYOUT_NHWC: Layout
+WEIGHTS_UNSPECIFIED: Weights
+WEIGHTS_FULL: Weights
+WEIGHTS_INT8: Weights
+WEIGHTS_INT4: Weights
+WEIGHTS_FP8: Weights
 MODE_UNSPECIFIED: Mode
 MODE_INFER: Mode
 MODE_TRAIN: Mode
@@ -231,7 +244,7 @@ class Accounting(_message.Message):
     def __init__(self, site_id: _Optional[str] = ..., site: _Optional[_Union[Site, _Mapping]] = ..., year: _Optional[int] = ..., kind: _Optional[str] = ..., start_hour: _Optional[float] = ..., hours: _Optional[float] = ..., pue: _Optional[float] = ..., usd_per_device_hour: _Optional[float] = ..., instance: _Optional[str] = ..., spot: bool = ..., embodied_kg_per_device: _Optional[float] = ..., lifetime_years: _Optional[float] = ..., boards_only: bool = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("graph", "device_id", "device_spec", "batch", "mode", "precision", "optimizer", "runtime", "dims", "input_shapes", "plan", "cluster_id", "cluster_spec", "power_limit_w", "strict", "layout", "framework_version", "accounting", "rank_jitter")
+    __slots__ = ("graph", "device_id", "device_spec", "batch", "mode", "precision", "optimizer", "runtime", "dims", "input_shapes", "plan", "cluster_id", "cluster_spec", "power_limit_w", "strict", "layout", "framework_version", "accounting", "rank_jitter", "weights")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -265,6 +278,7 @@ class Candidate(_message.Message):
     FRAMEWORK_VERSION_FIELD_NUMBER: _ClassVar[int]
     ACCOUNTING_FIELD_NUMBER: _ClassVar[int]
     RANK_JITTER_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.GraphRef
     device_id: str
     device_spec: _hardware_pb2.DeviceSpec
@@ -284,4 +298,5 @@ class Candidate(_message.Message):
     framework_version: str
     accounting: Accounting
     rank_jitter: float
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.GraphRef, _Mapping]] = ..., device_id: _Optional[str] = ..., device_spec: _Optional[_Union[_hardware_pb2.DeviceSpec, _Mapping]] = ..., batch: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., precision: _Optional[_Union[Precision, str]] = ..., optimizer: _Optional[_Union[Optimizer, str]] = ..., runtime: _Optional[_Union[Runtime, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., input_shapes: _Optional[_Mapping[str, _graph_pb2.TensorShape]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., cluster_id: _Optional[str] = ..., cluster_spec: _Optional[_Union[_hardware_pb2.ClusterSpec, _Mapping]] = ..., power_limit_w: _Optional[float] = ..., strict: bool = ..., layout: _Optional[_Union[Layout, str]] = ..., framework_version: _Optional[str] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ..., rank_jitter: _Optional[float] = ...) -> None: ...
+    weights: Weights
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.GraphRef, _Mapping]] = ..., device_id: _Optional[str] = ..., device_spec: _Optional[_Union[_hardware_pb2.DeviceSpec, _Mapping]] = ..., batch: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., precision: _Optional[_Union[Precision, str]] = ..., optimizer: _Optional[_Union[Optimizer, str]] = ..., runtime: _Optional[_Union[Runtime, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., input_shapes: _Optional[_Mapping[str, _graph_pb2.TensorShape]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., cluster_id: _Optional[str] = ..., cluster_spec: _Optional[_Union[_hardware_pb2.ClusterSpec, _Mapping]] = ..., power_limit_w: _Optional[float] = ..., strict: bool = ..., layout: _Optional[_Union[Layout, str]] = ..., framework_version: _Optional[str] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ..., rank_jitter: _Optional[float] = ..., weights: _Optional[_Union[Weights, str]] = ...) -> None: ...

@@ -42,6 +42,7 @@ _GOOD: dict[str, dict[str, Any]] = {
         "plan": Plan(dp=2, pp=2, microbatches=4, placement=("pp", "tp", "cp", "ep", "dp")),
         **_TRAIN,
     },
+    "weights in few bits": {"device": "a100-pcie-40gb", "batch": 4, "weights": "int4"},
     "strict": {"device": "a100-pcie-40gb", "batch": 4, "strict": True},
 }
 

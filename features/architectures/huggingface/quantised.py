@@ -10,34 +10,15 @@ Heads and routers stay as they are, as all of these methods leave them by defaul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
-
 from predictor.features.architectures.huggingface.fields import Fields
 from predictor.features.builder import GraphBuilder, Tensor
 from predictor.features.dtype import DType
 from predictor.features.reading.elements import TO_ONNX
+from predictor.features.weight_format import WeightFormat
 
 FIELD = "quantization_config"
 _FP8_METHODS = frozenset({"fp8", "fbgemm_fp8"})
 _BITS = (4, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightFormat:
-    """How weights are stored.
-
-    Attributes:
-        bits: of a number, 4 or 8.
-        block: numbers of a column that share a scale; 0 for all of them.
-        is_float: FP8, and activations with them; else integers that a product widens.
-        has_zero_points: a block has a zero of its own.
-    """
-
-    bits: int
-    block: int = 0
-    is_float: bool = False
-    has_zero_points: bool = False
 
 
 def weight_format(fields: Fields) -> WeightFormat | None:
@@ -136,16 +117,13 @@ class QuantisedBuilder(GraphBuilder):
     def grouped_matmul(self, rows: Tensor, sizes: tuple[int, int, int], ends: Tensor, *, name: str) -> Tensor:
         """As GraphBuilder.grouped_matmul."""
         if not self._stored.is_float:
-            return self._grouped(rows, self._packed(sizes, name), ends)
-        stored = self.parameter(sizes, name, DType.FLOAT8)
+            return self._grouped(rows, self.parameter(sizes, name, self._stored.dtype), ends)
+        stored = self.parameter(sizes, name, self._stored.dtype)
         return self._grouped(self._narrowed(rows), stored, ends, to=TO_ONNX[self.dtype])
 
     def _grouped(self, rows: Tensor, stored: Tensor, ends: Tensor, to: int | None = None) -> Tensor:
         y: Tensor = self.op("GroupedMatMul", [rows, stored, ends], domain="perfcast", to=to)
         return y
-
-    def _packed(self, shape: tuple[int, ...], name: str) -> Tensor:
-        return self.parameter(shape, name, DType.INT4 if self._stored.bits == DType.INT4.bits else DType.INT8)
 
     def _narrowed(self, x: Tensor) -> Tensor:
         """Activations in FP8."""
@@ -167,25 +145,20 @@ class QuantisedBuilder(GraphBuilder):
 
     def _in_blocks(self, x: Tensor, features: int) -> Tensor:
         depth, stored = x.size(-1), self._stored
-        block = stored.block or depth
-        blocks = ceil(depth / block)
-        operands = [
-            x,
-            self.parameter(
-                (features, blocks, ceil(block * stored.bits / 8)), "linear.weight.packed", DType.INT8
-            ),
-            self.parameter((features * blocks,), "linear.weight.scales"),
-        ]
-        if stored.has_zero_points:
-            packed = features * ceil(blocks * stored.bits / 8)
-            operands.append(self.parameter((packed,), "linear.weight.zeros", DType.INT8))
+        shape = stored.packed(depth, features)
+        zero_bytes = stored.zero_bytes(depth, features)
         y: Tensor = self.op(
             "MatMulNBits",
-            operands,
+            [
+                x,
+                self.parameter(shape, "linear.weight.packed", DType.INT8),
+                self.parameter((shape[0] * shape[1],), "linear.weight.scales"),
+                self.parameter((zero_bytes,), "linear.weight.zeros", DType.INT8) if zero_bytes else None,
+            ],
             domain="com.microsoft",
             K=depth,
             N=features,
             bits=stored.bits,
-            block_size=block,
+            block_size=stored.block_of(depth),
         )
         return y

@@ -31,6 +31,7 @@ from predictor.types import (
     Recompute,
     Runtime,
     Schedule,
+    Weights,
 )
 from predictor.v1 import candidate_pb2 as pb
 from predictor.v1 import hardware_pb2, prediction_pb2
@@ -123,6 +124,13 @@ _predictions = st.builds(
 @given(_requests)
 @settings(max_examples=60)
 def test_requests_survive(request: PredictionRequest) -> None:
+    data = request_to_proto(request, MODEL_ID).SerializeToString()
+    assert request_from_proto(pb.Candidate.FromString(data)) == request
+
+
+@pytest.mark.parametrize("weights", Weights)
+def test_weights_of_inference_survive(weights: Weights) -> None:
+    request = PredictionRequest(MODEL_ID, "a100-pcie-40gb", weights=weights)
     data = request_to_proto(request, MODEL_ID).SerializeToString()
     assert request_from_proto(pb.Candidate.FromString(data)) == request
 

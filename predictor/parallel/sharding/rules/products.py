@@ -15,10 +15,12 @@ def _batch(shape_length: int, kept: int) -> tuple[str, ...]:
 
 
 @SHARD_RULES.register("perfcast", "Linear", "BlockLinear")
+@SHARD_RULES.register("com.microsoft", "GemmFloat8")
 def linear(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
-    """x W + b over the last dimension; scales of blocks stay whole."""
+    """x W + b over the last dimension; scales stay whole."""
     front = _batch(len(op.input(0).shape), 1)
-    weight = ("n", "k") if op.integer("transposed_weight") else ("k", "n")
+    turned = op.integer("transposed_weight") or op.integer("transB")
+    weight = ("n", "k") if turned else ("k", "n")
     return by_letters(op, {0: (*front, "k"), 1: weight, 2: _bias(op, "n"), -1: (*front, "n")}, operand, split)
 
 
@@ -41,9 +43,8 @@ def matmul(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
 
 
 @SHARD_RULES.register("", "Gemm")
-@SHARD_RULES.register("com.microsoft", "GemmFloat8")
 def gemm(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
-    """alpha A' B' + beta C; scales of whole tensors stay whole."""
+    """alpha A' B' + beta C."""
     left = ("k", "m") if op.integer("transA") else ("m", "k")
     right = ("n", "k") if op.integer("transB") else ("k", "n")
     bias = op.optional(2)

@@ -9,11 +9,12 @@ import pytest
 from predictor.errors import InvalidRequest
 from predictor.features.architectures.from_config import from_config, left_out
 from predictor.features.architectures.huggingface.fields import Fields
-from predictor.features.architectures.huggingface.quantised import WeightFormat, weight_format
+from predictor.features.architectures.huggingface.quantised import weight_format
 from predictor.features.dtype import Compute
 from predictor.features.programs.program import build_program
 from predictor.features.programs.work import OpWork
 from predictor.features.reading.reader import read_graph
+from predictor.features.weight_format import WeightFormat
 from predictor.types import Mode, Optimizer, Precision, Runtime
 
 WIDTH, HIDDEN, WORDS, LAYERS = 256, 512, 1000, 2
