@@ -88,16 +88,19 @@ class _Pass:
         return len(self._values[node.inputs[1]].shape) == _EXPERT_DIMS and self._is_own(node.inputs[1])
 
     def _linear(self, node: Node) -> None:
-        weight, bias = node.inputs[1], (*node.inputs[2:3], "")[0]
+        self._narrow.add(node.inputs[1])
+        make = self._fp8_product if self._stored.is_float else self._product_in_blocks
+        self._nodes.append(make(node, node.inputs[1], (*node.inputs[2:3], "")[0]))
+
+    def _fp8_product(self, node: Node, weight: str, bias: str) -> Node:
+        self._values[weight] = replace(self._values[weight], dtype=DType.FLOAT8)
+        inputs = (self._in_fp8(node.inputs[0]), weight, bias, "", self._buffer(f"{weight}.scale", ()))
+        attributes = {"transB": int(bool(node.attributes.get("transposed_weight")))}
+        return Node(node.name, "GemmFloat8", inputs, node.outputs, _MS, attributes)
+
+    def _product_in_blocks(self, node: Node, weight: str, bias: str) -> Node:
         depth = self._values[node.inputs[0]].shape[-1]
         columns = self._values[node.outputs[0]].shape[-1]
-        self._narrow.add(weight)
-        if self._stored.is_float:
-            self._values[weight] = replace(self._values[weight], dtype=DType.FLOAT8)
-            inputs = (self._in_fp8(node.inputs[0]), weight, bias, "", self._buffer(f"{weight}.scale", ()))
-            attributes = {"transB": int(bool(node.attributes.get("transposed_weight")))}
-            self._nodes.append(Node(node.name, "GemmFloat8", inputs, node.outputs, _MS, attributes))
-            return
         stored, shape = self._stored, self._stored.packed(depth, columns)
         self._values[weight] = Value(weight, shape, DType.INT8)
         scales = self._buffer(f"{weight}.scales", (shape[0] * shape[1],))
@@ -105,7 +108,7 @@ class _Pass:
         zeros = self._buffer(f"{weight}.zeros", (zero_bytes,), DType.INT8) if zero_bytes else ""
         sizes = {"K": depth, "N": columns, "bits": stored.bits, "block_size": stored.block_of(depth)}
         inputs = (node.inputs[0], weight, scales, zeros, "", bias)
-        self._nodes.append(Node(node.name, "MatMulNBits", inputs, node.outputs, _MS, sizes))
+        return Node(node.name, "MatMulNBits", inputs, node.outputs, _MS, sizes)
 
     def _experts(self, node: Node) -> None:
         data, weight, *rest = node.inputs
