@@ -14,6 +14,7 @@ from predictor.errors import UnknownName
 from predictor.features.architectures.concatenated import CONCATENATED_CNNS
 from predictor.features.architectures.detection import DETECTORS
 from predictor.features.architectures.image_to_image import cyclegan
+from predictor.features.architectures.keras_cnn import KERAS_CNNS
 from predictor.features.architectures.micro import MICRO
 from predictor.features.architectures.mobile_cnn import MOBILE_CNNS
 from predictor.features.architectures.plain_cnn import PLAIN_CNNS
@@ -87,6 +88,7 @@ ARCHITECTURES: Mapping[str, Callable[..., bytes]] = {
     **RESIDUAL_CNNS,
     **CONCATENATED_CNNS,
     **MOBILE_CNNS,
+    **KERAS_CNNS,
     **DETECTORS,
     **TWO_STAGE_DETECTORS,
     "nasnet_mobile": nasnet_mobile,

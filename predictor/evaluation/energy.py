@@ -15,12 +15,10 @@ import numpy as np
 from predictor.api import Predictor
 from predictor.evaluation.energy_caps import cap_cells, cap_rows
 from predictor.evaluation.energy_drawn import drawn_cells, drawn_rows
+from predictor.evaluation.energy_images import GAISSA, image_cells, image_runs, with_step_times
 from predictor.evaluation.energy_jobs import (
-    GAISSA,
     SUITE,
     JobCell,
-    image_cells,
-    image_runs,
     is_zeus,
     job_rows,
     power_answers,
@@ -46,6 +44,7 @@ from predictor.models.ops.op_training import fit_op_time
 from predictor.models.power.board_power import PowerModel
 from predictor.models.power.rows import PowerSample, as_measured, power_samples
 from predictor.models.power.training import train_power
+from predictor.models.steps.step_time import StepTimeModel
 from predictor.models.train import OP_DEVICES, OP_SOURCE, POWER_SOURCES, SEED
 
 
@@ -54,7 +53,8 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     import polars as pl
 
     rows = pl.concat([read_source(corpus, source) for source in POWER_SOURCES])
-    raw = power_samples(rows, OpTimeModel.from_bundle(bundle), find_device)
+    op_time, step = OpTimeModel.from_bundle(bundle), StepTimeModel.from_bundle(bundle)
+    raw = power_samples(rows, op_time, find_device)
     samples = [as_measured(sample) for sample in raw]
     progress(SUITE, 0, _PARTS)
     capped = list(cap_cells(samples))
@@ -64,8 +64,9 @@ def energy_rows(corpus: Path, bundle: Bundle, *, progress: Progress = silent) ->
     progress(SUITE, 2, _PARTS)
     cells += _device_cells(corpus, rows, bundle)
     progress(SUITE, 3, _PARTS)
-    runs = image_runs(read_source(corpus, GAISSA), raw)
-    cells += image_cells(runs, raw)
+    timed = [sample if is_zeus(sample) else with_step_times(sample, op_time, step) for sample in raw]
+    runs = image_runs(read_source(corpus, GAISSA), timed)
+    cells += image_cells(runs, timed)
     progress(SUITE, 4, _PARTS)
     kernels = kernel_power_rows(corpus)
     progress(SUITE, 5, _PARTS)

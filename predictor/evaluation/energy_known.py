@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from predictor.evaluation.energy_jobs import SUITE, ImageRun, JobCell
+from predictor.evaluation.energy_images import ImageRun
+from predictor.evaluation.energy_jobs import SUITE, JobCell
 from predictor.evaluation.rows import EvaluationRow, absolute_errors, error_rows
 
 HALF, RATIO_GOAL = 0.5, 0.15

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from predictor.evaluation.energy_jobs import ImageRun, JobCell
+from predictor.evaluation.energy_images import ImageRun
+from predictor.evaluation.energy_jobs import JobCell
 from predictor.evaluation.energy_known import KINDS, card_ratios, interval_rows, known_rows
 from predictor.evaluation.rows import EvaluationRow
 from tests.unit.models.memory_power_cases import power_samples

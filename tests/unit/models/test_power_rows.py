@@ -7,12 +7,13 @@ import json
 import polars as pl
 import pytest
 
+from predictor.features.programs.work import Phase
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import Bundle
 from predictor.models.corpus.gaissa import TRAINING_STEPS, VALIDATION_STEPS
 from predictor.models.ops.op_time import OpTimeModel
 from predictor.models.power.profile import mixed
-from predictor.models.power.rows import PowerSample, as_measured, power_samples
+from predictor.models.power.rows import PowerSample, as_measured, job_program, power_samples
 
 FACTS = {"batch": 4, "mode": "train", "optimizer": "adam", "power_limit_w": 350.0, "precision": "tf32"}
 IMAGES, WATTS, JOULES, BUSY = 33_952.0, 150.0, 4_000.0, 0.25
@@ -69,3 +70,17 @@ def test_rows_without_a_monitor_stay_as_predicted() -> None:
     assert found.phases == ()
     assert found.time_s == 60.0
     assert as_measured(found) is found
+
+
+def test_adam_of_keras_is_one_kernel_a_variable() -> None:
+    program = job_program("mobilenet_v2", FACTS)
+    (step,) = [op.work for op in program.ops if op.work.phase is Phase.OPTIMIZER]
+    assert step.launch_count == len(program.gradients) > 150
+    # Weights, gradients and two moments are read, all but the gradients written.
+    assert step.read_bytes + step.write_bytes == 7 * 4 * program.parameter_count
+    assert step.vector_flops == pytest.approx(13 * program.parameter_count)
+
+
+def test_networks_of_zeus_run_the_passes_of_torch() -> None:
+    program = job_program("shufflenetv2", {**FACTS, "dataset": "cifar100"})
+    assert sum(op.work.phase is Phase.OPTIMIZER for op in program.ops) > 1

@@ -57,9 +57,16 @@ TORCHVISION = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(TORCHVISION))
+KERAS = {
+    # 25,636,712 in Keras, whose counts have the 53,120 running statistics of its norms.
+    "keras_resnet50": (25_583_592, 3.86),
+    "keras_vgg16": (14_714_688 + 513_000, 15.35),
+}
+
+
+@pytest.mark.parametrize("name", sorted(TORCHVISION | KERAS))
 def test_has_the_published_parameters_and_multiply_adds(name: str) -> None:
-    parameters, gmacs = TORCHVISION[name]
+    parameters, gmacs = (TORCHVISION | KERAS)[name]
     graph = read_graph(architecture(name, batch=1))
     assert graph.parameter_count == parameters
     program = build_program(
