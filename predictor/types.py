@@ -239,6 +239,10 @@ class Footprint:
         return self.energy_j.scaled(1 / 3.6e6)
 
 
+SURELY_FITS = 0.95
+"""Chance below which an answer says that the job may not fit: where a bound of 90 % ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """The answer to one request.
@@ -264,6 +268,8 @@ class Prediction:
     device: str
     device_count: int = 1
     capacity_bytes: float = 0.0
+    fit_probability: float = 1.0
+    """Chance that the job runs in the device's memory; `fits` is that it more likely does than not."""
     out_of_range: bool = False
     warnings: tuple[Notice, ...] = field(default=())
     schema: str = PREDICTION_SCHEMA

@@ -90,6 +90,7 @@ def prediction_of(
         device=device.id,
         device_count=request.plan.device_count,
         capacity_bytes=float(memory.capacity_bytes),
+        fit_probability=float(memory.fit_probability),
         out_of_range=time.out_of_range_fraction > NOTABLE_FRACTION
         or memory.out_of_range
         or energy.out_of_range,

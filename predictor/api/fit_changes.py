@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from predictor.compose.memory import MemoryCost, fit_probability
 from predictor.errors import PerfcastError
 from predictor.features.lowering.adapters import Adapters
 from predictor.fits import Change, check_probability
@@ -28,10 +27,6 @@ class Asked(Protocol):
 
     def predict(self, request: PredictionRequest) -> Prediction:
         """The answer to one request."""
-        ...
-
-    def memory(self, request: PredictionRequest) -> MemoryCost:
-        """Its memory alone, with the chance that it fits."""
         ...
 
     def adapted(self, request: PredictionRequest, adapters: Adapters) -> Prediction:
@@ -155,11 +150,11 @@ def _tried(
             changed = step.apply(changed) if changed is not None else None
         if changed is None:
             return None
-        answer, memory = asked.predict(changed), asked.memory(changed)
+        answer = asked.predict(changed)
     except PerfcastError:
         return None
     what = " + ".join(step.what for step in steps)
-    return _change(what, changed, answer, base, memory.fit_probability, probability)
+    return _change(what, changed, answer, base, probability)
 
 
 def _change(
@@ -167,9 +162,9 @@ def _change(
     request: PredictionRequest | None,
     answer: Prediction,
     base: Prediction,
-    chance: float,
     probability: float,
 ) -> Change:
+    chance = answer.fit_probability
     slowdown = answer.iteration_time_s.value / base.iteration_time_s.value
     return Change(what, request, answer.device_peak_bytes, chance, slowdown, chance >= probability)
 
@@ -206,11 +201,11 @@ def _smaller(asked: Asked, base: Prediction, request: PredictionRequest, probabi
         batch = request.batch // parts
         try:
             smaller = replace(request, batch=batch)
-            answer, chance = asked.predict(smaller), asked.memory(smaller).fit_probability
+            answer = asked.predict(smaller)
         except PerfcastError:
             break
         what = f"{parts} batches of {batch}"
-        found = _change(what, smaller, answer, base, chance, probability)
+        found = _change(what, smaller, answer, base, probability)
         found = replace(found, slowdown=found.slowdown * parts)
         if found.fits:
             break
@@ -236,8 +231,7 @@ def _adapters(asked: Asked, base: Prediction, request: PredictionRequest, probab
             answer = asked.adapted(job, Adapters(8, _ADAPTED, quantize=quantize))
         except PerfcastError:
             return found
-        chance = fit_probability(answer.device_peak_bytes, answer.capacity_bytes)
-        found.append(_change(what, None, answer, base, chance, probability))
+        found.append(_change(what, None, answer, base, probability))
         if found[-1].fits:
             break
     return found

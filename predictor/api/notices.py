@@ -10,7 +10,7 @@ from predictor.hardware.catalog import normalize_name
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.power.board_power import limit_w
 from predictor.request import PredictionRequest
-from predictor.types import Mode, Notice, Runtime
+from predictor.types import SURELY_FITS, Mode, Notice, Runtime
 from predictor.units import format_bytes
 
 NOTABLE_FRACTION = 0.02
@@ -65,12 +65,12 @@ def notices(
                 f"{_chance(memory)}: lower the batch or split over more devices",
             )
         )
-    elif memory.device_peak.high > memory.capacity_bytes:
+    elif memory.fit_probability < SURELY_FITS:
         found.append(
             Notice(
                 "MAY_NOT_FIT",
-                f"up to {format_bytes(memory.device_peak.high)} may be needed of "
-                f"{format_bytes(memory.capacity_bytes)} usable on {device.id}{_chance(memory)}",
+                f"may not fit in {format_bytes(memory.capacity_bytes)} usable on {device.id}"
+                f"{_chance(memory)}: the peak may be up to {format_bytes(memory.device_peak.high)}",
             )
         )
     if device.estimated_fields:

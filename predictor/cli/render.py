@@ -14,7 +14,7 @@ from predictor.cli.fitted_table import FittedTable, SideBySide
 from predictor.cli.render_footprint import footprint_view
 from predictor.errors import PerfcastError
 from predictor.request import PredictionRequest
-from predictor.types import Coverage, Explanation, Interval, Prediction
+from predictor.types import SURELY_FITS, Coverage, Explanation, Interval, Prediction
 from predictor.units import format_quantity
 
 _BAR_WIDTH = 18
@@ -164,7 +164,7 @@ def _coverage(answer: Prediction | None) -> str:
 def _fits(answer: Prediction) -> Text:
     if not answer.fits:
         return Text("does not fit", _BAD)
-    if answer.device_peak_bytes.high > answer.capacity_bytes:
+    if answer.fit_probability < SURELY_FITS:
         return Text("may not fit", _DOUBT)
     return Text("fits", _GOOD)
 

@@ -75,7 +75,7 @@ class Footprint(_message.Message):
     def __init__(self, scope: _Optional[str] = ..., energy_j: _Optional[_Union[Interval, _Mapping]] = ..., parts_j: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., site: _Optional[str] = ..., node_count: _Optional[float] = ..., pue: _Optional[float] = ..., intensity_g_per_kwh: _Optional[_Union[Interval, _Mapping]] = ..., carbon_g: _Optional[_Union[Interval, _Mapping]] = ..., carbon_note: _Optional[str] = ..., embodied_g: _Optional[float] = ..., cost_usd: _Optional[_Union[Interval, _Mapping]] = ..., cost_note: _Optional[str] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("iteration_time_s", "throughput_samples_per_s", "device_peak_bytes", "allocator_peak_bytes", "fits", "energy_j", "average_power_w", "time_breakdown_s", "memory_breakdown_bytes", "energy_breakdown_j", "coverage", "warnings", "bundle", "graph", "device", "device_count", "capacity_bytes", "out_of_range", "schema", "footprint", "energy_scope")
+    __slots__ = ("iteration_time_s", "throughput_samples_per_s", "device_peak_bytes", "allocator_peak_bytes", "fits", "energy_j", "average_power_w", "time_breakdown_s", "memory_breakdown_bytes", "energy_breakdown_j", "coverage", "warnings", "bundle", "graph", "device", "device_count", "capacity_bytes", "out_of_range", "schema", "footprint", "energy_scope", "fit_probability")
     ITERATION_TIME_S_FIELD_NUMBER: _ClassVar[int]
     THROUGHPUT_SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
     DEVICE_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class Prediction(_message.Message):
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     FOOTPRINT_FIELD_NUMBER: _ClassVar[int]
     ENERGY_SCOPE_FIELD_NUMBER: _ClassVar[int]
+    FIT_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     iteration_time_s: Interval
     throughput_samples_per_s: Interval
     device_peak_bytes: Interval
@@ -118,7 +119,8 @@ class Prediction(_message.Message):
     schema: str
     footprint: Footprint
     energy_scope: str
-    def __init__(self, iteration_time_s: _Optional[_Union[Interval, _Mapping]] = ..., throughput_samples_per_s: _Optional[_Union[Interval, _Mapping]] = ..., device_peak_bytes: _Optional[_Union[Interval, _Mapping]] = ..., allocator_peak_bytes: _Optional[_Union[Interval, _Mapping]] = ..., fits: bool = ..., energy_j: _Optional[_Union[Interval, _Mapping]] = ..., average_power_w: _Optional[_Union[Interval, _Mapping]] = ..., time_breakdown_s: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., memory_breakdown_bytes: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., energy_breakdown_j: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., bundle: _Optional[str] = ..., graph: _Optional[str] = ..., device: _Optional[str] = ..., device_count: _Optional[int] = ..., capacity_bytes: _Optional[float] = ..., out_of_range: bool = ..., schema: _Optional[str] = ..., footprint: _Optional[_Union[Footprint, _Mapping]] = ..., energy_scope: _Optional[str] = ...) -> None: ...
+    fit_probability: float
+    def __init__(self, iteration_time_s: _Optional[_Union[Interval, _Mapping]] = ..., throughput_samples_per_s: _Optional[_Union[Interval, _Mapping]] = ..., device_peak_bytes: _Optional[_Union[Interval, _Mapping]] = ..., allocator_peak_bytes: _Optional[_Union[Interval, _Mapping]] = ..., fits: bool = ..., energy_j: _Optional[_Union[Interval, _Mapping]] = ..., average_power_w: _Optional[_Union[Interval, _Mapping]] = ..., time_breakdown_s: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., memory_breakdown_bytes: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., energy_breakdown_j: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., bundle: _Optional[str] = ..., graph: _Optional[str] = ..., device: _Optional[str] = ..., device_count: _Optional[int] = ..., capacity_bytes: _Optional[float] = ..., out_of_range: bool = ..., schema: _Optional[str] = ..., footprint: _Optional[_Union[Footprint, _Mapping]] = ..., energy_scope: _Optional[str] = ..., fit_probability: _Optional[float] = ...) -> None: ...
 
 class OpCostRow(_message.Message):
     __slots__ = ("op_type", "family", "kind", "phase", "count", "time_s", "share_fraction", "floor_s", "flops", "moved_bytes", "bound", "source", "example_node")

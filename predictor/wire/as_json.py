@@ -41,6 +41,7 @@ def prediction_to_json(prediction: Prediction) -> JsonObject:
         "device": prediction.device,
         "device_count": prediction.device_count,
         "capacity_bytes": float(prediction.capacity_bytes),
+        "fit_probability": float(prediction.fit_probability),
         "out_of_range": bool(prediction.out_of_range),
         "energy_scope": prediction.energy_scope,
         "footprint": None if prediction.footprint is None else footprint_to_json(prediction.footprint),
