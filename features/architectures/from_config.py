@@ -33,11 +33,8 @@ from predictor.features.architectures.huggingface import (
 from predictor.features.architectures.huggingface.cache import Caches
 from predictor.features.architectures.huggingface.fields import Fields
 from predictor.features.architectures.huggingface.job import Family, Job, Task
-from predictor.features.architectures.huggingface.quantised import (
-    QuantisedBuilder,
-    not_followed,
-    weight_format,
-)
+from predictor.features.architectures.huggingface.quantised import QuantisedBuilder
+from predictor.features.architectures.huggingface.weight_methods import not_followed, weight_format
 from predictor.features.builder import GraphBuilder
 
 OPSET = 23

@@ -9,7 +9,7 @@ import pytest
 from predictor.errors import InvalidRequest
 from predictor.features.architectures.from_config import from_config, left_out
 from predictor.features.architectures.huggingface.fields import Fields
-from predictor.features.architectures.huggingface.quantised import weight_format
+from predictor.features.architectures.huggingface.weight_methods import weight_format
 from predictor.features.dtype import Compute
 from predictor.features.programs.program import build_program
 from predictor.features.programs.work import OpWork
