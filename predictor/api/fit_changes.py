@@ -49,7 +49,7 @@ def changes(asked: Asked, request: PredictionRequest, probability: float) -> lis
     """
     check_probability(probability)
     base = asked.predict(request)
-    steps = _training_steps(request) if request.mode is Mode.TRAIN else _inference_steps()
+    steps = _training_steps(request) if request.mode is Mode.TRAIN else _inference_steps(request.plan)
     found = [change for step in steps if (change := _tried(asked, base, request, (step,), probability))]
     found += _adapters(asked, base, request, probability)
     found += _accumulated(asked, base, request, probability)
@@ -115,25 +115,25 @@ def _training_steps(request: PredictionRequest) -> list[_Step]:
         _Step("optimizer state on the host", _offload(Offload.OPTIMIZER)),
         _Step("optimizer state and weights on the host", _offload(Offload.OPTIMIZER, Offload.PARAMETERS)),
         _Step("activations on the host", _offload(Offload.ACTIVATIONS)),
-        *_more_devices(request.plan),
+        *([] if request.plan.device_count > 1 else _more_devices(request.plan)),
     ]
 
 
-def _inference_steps() -> list[_Step]:
+def _inference_steps(plan: Plan) -> list[_Step]:
     return [
         _Step("BF16 throughout", _precision(Precision.BF16)),
         _Step("FP16 throughout", _precision(Precision.FP16)),
         _Step("weights of products in 8 bits (weights=int8)", _weights(Weights.INT8)),
         _Step("weights of products in 4 bits (weights=int4)", _weights(Weights.INT4)),
-        *_more_devices(Plan()),
+        *_more_devices(plan),
     ]
 
 
 def _more_devices(plan: Plan) -> list[_Step]:
-    """Weights cut over 2, 4 or 8 devices, where one device runs the job."""
-    if plan.device_count > 1:
-        return []
-    return [_Step(f"{count} devices (tp={count})", _plan(tp=count)) for count in (2, 4, 8)]
+    """Weights cut over more devices, up to 8 each."""
+    others = plan.device_count // plan.tp
+    more = [ways for ways in (2, 4, 8) if ways > plan.tp]
+    return [_Step(f"{ways * others} devices (tp={ways})", _plan(tp=ways)) for ways in more]
 
 
 def _tried(

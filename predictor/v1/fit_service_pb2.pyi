@@ -67,14 +67,16 @@ class FindChangesRequest(_message.Message):
     def __init__(self, candidate: _Optional[_Union[_candidate_pb2.Candidate, _Mapping]] = ..., probability: _Optional[float] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class ChangedJob(_message.Message):
-    __slots__ = ("plan", "precision", "batch")
+    __slots__ = ("plan", "precision", "batch", "weights")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     plan: _candidate_pb2.Plan
     precision: _candidate_pb2.Precision
     batch: int
-    def __init__(self, plan: _Optional[_Union[_candidate_pb2.Plan, _Mapping]] = ..., precision: _Optional[_Union[_candidate_pb2.Precision, str]] = ..., batch: _Optional[int] = ...) -> None: ...
+    weights: _candidate_pb2.Weights
+    def __init__(self, plan: _Optional[_Union[_candidate_pb2.Plan, _Mapping]] = ..., precision: _Optional[_Union[_candidate_pb2.Precision, str]] = ..., batch: _Optional[int] = ..., weights: _Optional[_Union[_candidate_pb2.Weights, str]] = ...) -> None: ...
 
 class FitChange(_message.Message):
     __slots__ = ("what", "job", "device_peak_bytes", "fit_probability", "slowdown", "fits")

@@ -12,9 +12,11 @@ from predictor.types import Interval
 from predictor.v1 import fit_service_pb2 as pb
 from predictor.wire.plan import plan_from_proto, plan_to_proto
 from predictor.wire.prediction import interval_from_proto, interval_to_proto
-from predictor.wire.request import precision_from_proto, precision_to_proto
+from predictor.wire.request import choice_from_proto, choice_to_proto
 
 _POINTS = ("largest", "beyond", "smallest", "asked")
+# What a change may alter beside plan and batch.
+_CHANGED_CHOICES = ("precision", "weights")
 
 
 def fit_to_proto(found: FitAnswer, request_id: str = "") -> pb.FindFitResponse:
@@ -84,8 +86,10 @@ def changes_to_proto(changes: Sequence[Change], request_id: str = "") -> pb.Find
 
 
 def _job_to_proto(request: PredictionRequest) -> pb.ChangedJob:
-    precision: Any = precision_to_proto(request.precision)
-    return pb.ChangedJob(plan=plan_to_proto(request.plan), precision=precision, batch=request.batch)
+    choices: dict[str, Any] = {
+        name: choice_to_proto(name, getattr(request, name)) for name in _CHANGED_CHOICES
+    }
+    return pb.ChangedJob(plan=plan_to_proto(request.plan), batch=request.batch, **choices)
 
 
 def changes_from_proto(message: pb.FindChangesResponse, asked: PredictionRequest) -> list[Change]:
@@ -104,9 +108,8 @@ def changes_from_proto(message: pb.FindChangesResponse, asked: PredictionRequest
 
 
 def _changed(asked: PredictionRequest, job: pb.ChangedJob) -> PredictionRequest:
-    return replace(
-        asked,
-        plan=plan_from_proto(job.plan),
-        precision=precision_from_proto(job.precision),
-        batch=job.batch if job.HasField("batch") else None,
-    )
+    choices: dict[str, Any] = {
+        name: choice_from_proto(name, getattr(job, name), getattr(asked, name)) for name in _CHANGED_CHOICES
+    }
+    batch = job.batch if job.HasField("batch") else None
+    return replace(asked, plan=plan_from_proto(job.plan), batch=batch, **choices)

@@ -97,14 +97,14 @@ def request_from_proto(message: pb.Candidate) -> PredictionRequest:
     )
 
 
-def precision_to_proto(precision: Precision) -> int:
-    """The number of a precision."""
-    return _ENUM_NUMBERS["precision"][precision]
+def choice_to_proto(name: str, choice: StrEnum) -> int:
+    """The number of a choice; `name` is the request's field, e.g. `precision`."""
+    return _ENUM_NUMBERS[name][choice]
 
 
-def precision_from_proto(number: int) -> Precision:
-    """The precision of a number; FP32 where it is left open."""
-    return Precision(_CHOICES["precision"].get(number, Precision.FP32))
+def choice_from_proto(name: str, number: int, left_open: StrEnum) -> StrEnum:
+    """The choice of a number; `left_open` where the sender named none."""
+    return _CHOICES[name].get(number, left_open)
 
 
 def _choices(message: pb.Candidate) -> dict[str, StrEnum]:

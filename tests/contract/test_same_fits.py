@@ -18,6 +18,7 @@ from predictor.parallel.plan import Plan
 from predictor.protocol import Forecaster
 from predictor.request import PredictionRequest
 from predictor.serve.app import PerfcastServer
+from predictor.types import Weights
 from tests.contract.conftest import EXAMPLES
 from tests.contract.models import perceptron
 
@@ -68,6 +69,18 @@ def test_changes_agree_as_requests(
     changed = next(change.request for change in mine if change.request is not None)
     assert changed != large
     assert changed.graph == large.graph
+
+
+def test_changes_of_inference_agree_as_requests(local: Forecaster, remote: RemotePredictor) -> None:
+    job = PredictionRequest(str(EXAMPLES / "gpt2.onnx"), "v100-sxm-16gb", batch=8, plan=Plan(dp=2, tp=2))
+    mine = local.changes_to_fit(job)
+    assert remote.changes_to_fit(job) == mine
+    by_name = {change.what: change.request for change in mine}
+    narrow = by_name["weights of products in 4 bits (weights=int4)"]
+    assert narrow == replace(job, weights=Weights.INT4)
+    # Of more devices than the job has, and said to be as many as they are.
+    assert [what for what in by_name if "devices" in what] == ["8 devices (tp=4)", "16 devices (tp=8)"]
+    assert by_name["8 devices (tp=4)"] == replace(job, plan=Plan(dp=2, tp=4))
 
 
 _Ask = Callable[[Any, PredictionRequest], object]
