@@ -8,6 +8,7 @@ from math import prod
 from predictor.features.dtype import Compute, DType
 from predictor.features.graph import Value
 from predictor.features.ops.conv import conv_flops, convolve, geometry
+from predictor.features.ops.experts import touched_groups
 from predictor.features.ops.matmul import contract
 from predictor.features.ops.parts import pointwise, row_work, size_of
 from predictor.features.programs.op_view import OpView
@@ -180,7 +181,7 @@ def quantised_gemm(op: OpView) -> tuple[OpWork, ...]:
 
 
 def _experts(op: OpView, first: int, second: int, third: int | None) -> tuple[OpWork, ...]:
-    """Tokens times their `k` experts, evenly spread; a gate of all experts is outside the node."""
+    """Tokens times their `k` experts, chosen by chance; a gate of all experts is outside the node."""
     data, router, out = op.input(0), op.input(1), op.output()
     hidden = data.shape[-1]
     tokens = data.elements // max(1, hidden)
@@ -190,7 +191,7 @@ def _experts(op: OpView, first: int, second: int, third: int | None) -> tuple[Op
     # The first matrix is [E, hidden, inter] or [E, inter, hidden]; its size tells what is beside `hidden`.
     width = up.elements * packed // max(1, experts * hidden)
     inter = down.elements * packed // max(1, experts * hidden)
-    active = min(experts, tokens * chosen)
+    active = touched_groups(experts, tokens * chosen)
     rows = -(-tokens * chosen // max(1, active))
     activation = _EXPERT_ACTIVATIONS.get(op.text("activation_type", "relu"), 5)
     unpack = _DEQUANTISE_FLOPS if op.op_type == "QMoE" else 0

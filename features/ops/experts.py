@@ -3,8 +3,8 @@
 perfcast::GroupedMatMul(x[rows, in], weights[groups, in, out][, ends[groups]]) -> [rows, out]: rows up to
 ends[0] meet the first matrix, rows up to ends[1] the second; `to` is the result's type where it is not x's.
 Which expert gets how many tokens is known only at run time and changes no sum: FLOPs are 2 * rows * in * out.
-Kernel shape and traffic are those of a balanced assignment: min(groups, rows) matrices are read, with equally
-many rows each.
+Kernel shape and traffic are those of rows that choose by chance: the matrices of groups that some row is
+expected to meet are read, with equally many rows each.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ from predictor.features.programs.work import Contraction, Family, OpWork, Phase
 def _sizes(op: OpView) -> tuple[int, int, int, int, int]:
     """(active groups, rows of each, out, in, all rows)."""
     data, weights = op.input(0), op.input(1)
-    rows, active = data.shape[0], max(1, min(weights.shape[0], data.shape[0]))
+    rows = data.shape[0]
+    active = touched_groups(weights.shape[0], rows)
     return active, -(-rows // active), weights.shape[2], weights.shape[1], rows
+
+
+def touched_groups(groups: int, rows: int) -> int:
+    """How many of so many groups are expected to get one of `rows` rows or more; at least 1."""
+    return max(1, round(groups * (1.0 - (1.0 - 1.0 / max(1, groups)) ** rows)))
 
 
 def _active_weights(op: OpView) -> Value:

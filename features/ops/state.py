@@ -14,6 +14,7 @@ from predictor.features.programs.work import Contraction, Convolution, Elements,
 
 # Vector FLOPs per element of the state and step: the decay, the update rate.
 _DECAY, _RATE = 1, 1
+_ACTIVATION_FLOPS = 5
 
 
 @WORK_RULES.register("", "LinearAttention")
@@ -83,15 +84,15 @@ def _causal_shape(op: OpView) -> Convolution:
 
 @WORK_RULES.register("", "CausalConvWithState")
 def causal_convolution(op: OpView) -> tuple[OpWork, ...]:
-    """A depthwise convolution over what came before; the last k - 1 positions are the next state."""
+    """A depthwise convolution over what came before, and its activation; k - 1 positions are kept."""
     data, weight, out, shape = op.input(0), op.input(1), op.output(), _causal_shape(op)
     reads = tuple(value for value in (data, weight, op.optional(2), op.optional(3)) if value is not None)
-    works = [convolve(op, shape, op.matrix_compute(0, 1), reads, out)]
+    main = convolve(op, shape, op.matrix_compute(0, 1), reads, out)
+    activation = _ACTIVATION_FLOPS * out.elements if op.text("activation", "none") != "none" else 0
+    works = [replace(main, kind="causal_conv", vector_flops=activation)]
     if op.has_output(1):
         state = op.output(1)
         works.append(copy(op, "copy", reads=(Value("tail", state.shape, state.dtype),), writes=(state,)))
-    if op.text("activation", "none") != "none":
-        works.append(pointwise(op, "silu", 5, reads=(out,), writes=(out,)))
     return tuple(works)
 
 

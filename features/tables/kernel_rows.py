@@ -1,28 +1,43 @@
-"""Rows of kernels measured without a host: matrix products on tensor cores, and fused attention.
+"""Rows of kernels measured without a host: products on tensor cores, fused attention, experts, states.
 
 Each row has a base time, what a kernel of that tiling hardly beats, and dimensionless features of how its
 shape meets the device. Base and features take the FLOP/s that boards reach in their best products, not the
 rated ones.
-
-A kernel that runs again and again on the same few operands finds them in the cache if they fit; in a network
-weights come from memory, and what the op before wrote may still be in the cache. `Run.copies` says which.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
 from predictor.features.dtype import Compute
-from predictor.features.programs.work import AttentionShape, Family, OpWork
-from predictor.features.tables.rows import FeatureMatrix, cache_bytes
+from predictor.features.programs.work import (
+    AttentionShape,
+    Contraction,
+    Convolution,
+    Family,
+    OpWork,
+    Phase,
+)
+from predictor.features.tables import expert_rows, state_rows
+from predictor.features.tables.kernel_facts import (
+    KERNELS,
+    STACKS,
+    Facts,
+    Run,
+    alignment,
+    code,
+    fill,
+    start_time_s,
+)
+from predictor.features.tables.rows import FeatureMatrix
 from predictor.features.tables.tiles import FloatArray, product_of
 from predictor.hardware.spec import DeviceKind, DeviceSpec
-from predictor.hardware.sustained import matrix_peak, reached_matrix_rate, sustained_matrix_rate
+from predictor.hardware.sustained import matrix_peak, sustained_matrix_rate
 
 _SCHEMA_VERSION = 3
 
@@ -32,22 +47,8 @@ class KernelModel(StrEnum):
 
     PRODUCT = "tensor_product"
     ATTENTION = "attention"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """How a kernel was run.
-
-    Attributes:
-        stack: the software around it, `kernel` whose kernel it is; "" where nobody says.
-        copies: sets of operands that take turns in a timing loop; 0: as a network leaves them.
-        stores: whether an attention call also rotates queries and keys and stores keys and values.
-    """
-
-    stack: str = ""
-    kernel: str = ""
-    copies: int = 0
-    stores: bool = False
+    EXPERTS = "experts"
+    STATE = "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +59,9 @@ class KernelRows:
     base_s: FloatArray
 
 
-STACKS = ("trtllm", "sglang", "vllm", "torch")
-KERNELS = (
-    "cublas", "cutlass", "deepgemm", "triton", "flashinfer", "plugin", "flash", "trtllm_gen", "own",
-)  # fmt: skip
-"""What the codes of a run index; `own` is the stack's, whatever it chose."""
 KINDS = ("linear", "linear_block", "linear_weight_only")
 """How a product's weights are scaled; what is none of these counts as the first."""
 
-_START_CYCLES = 3000.0
-"""Cycles of an empty kernel in a graph: the smallest products take 1.7 to 2.5 µs, with their only tile."""
-
-# Operands that take turns come from the cache while all sets fit in it; the last sets to fit are half lost.
-_HOT_NONE, _HOT_WIDTH = 1.05, 0.4
-
-# Reached share of the bandwidth on large reads: 0.83 to 0.86 on A100, H100, H200, B200 and L40S.
-_MEMORY_SHARE = 0.86
-# Bytes a core takes from the cache per cycle: the width of its data path.
-_CACHE_BYTES_PER_CYCLE = 64.0
 # Results of the special function units per core and cycle, on every NVIDIA generation from 7.0 to 10.0
 # (CUDA programming guide, throughput of arithmetic instructions).
 _EXPONENTIALS_PER_CYCLE = 16.0
@@ -95,7 +81,6 @@ _PART_DEPTH = 256
 _PRODUCT_TILE_CYCLES = 1200.0
 _QUERY_TILE, _LEAST_QUERY_TILE, _KEY_TILE = 128, 16, 64
 _KEY_PART = 512
-_ALIGNMENT_CAP = 128
 
 
 def kernel_model(work: OpWork, device: DeviceSpec) -> KernelModel | None:
@@ -104,6 +89,11 @@ def kernel_model(work: OpWork, device: DeviceSpec) -> KernelModel | None:
         return None
     if work.family is Family.ATTENTION and isinstance(work.shape, AttentionShape):
         return KernelModel.ATTENTION
+    if work.phase is Phase.FORWARD and isinstance(work.shape, Contraction | Convolution):
+        if work.kind in expert_rows.PASSES:
+            return KernelModel.EXPERTS
+        if work.kind in (state_rows.ATTENTION_KIND, state_rows.CONVOLUTION_KIND):
+            return KernelModel.STATE
     return KernelModel.PRODUCT if work.family in (Family.MATMUL, Family.BATCHED_MATMUL) else None
 
 
@@ -111,16 +101,13 @@ def usual_run(model: KernelModel, work: OpWork) -> Run:
     """How a framework runs a work when nobody says: the vendor's product, a FlashAttention kernel."""
     if model is KernelModel.ATTENTION:
         return _FLASH
+    if model is not KernelModel.PRODUCT:
+        return _UNTOLD
     return _VENDOR if work.compute in _VENDOR_TYPES and work.kind != "linear_weight_only" else _UNTOLD
 
 
 _UNTOLD, _FLASH, _VENDOR = Run(), Run(kernel="flash"), Run(kernel="cublas")
 _VENDOR_TYPES = frozenset({Compute.BF16, Compute.FP16, Compute.TF32})
-
-
-def start_time_s(device: DeviceSpec) -> float:
-    """Device time of an empty kernel in a graph."""
-    return _START_CYCLES / device.clock_hz
 
 
 def uses_matrix_units(compute: Compute, device: DeviceSpec) -> bool:
@@ -136,80 +123,15 @@ def kernel_rows(
     runs: Sequence[Run],
 ) -> KernelRows:
     """Rows of `works`, in order; `runs` says how each was run. Raises TypeError for the shape of another."""
-    facts = _Facts.of(works, device, runs)
+    facts = Facts.of(works, device, runs)
     columns, base_s = _BUILDERS[model](works, facts, device)
     return KernelRows(np.stack([columns[name] for name in NAMES[model]], axis=1).astype(np.float32), base_s)
 
 
-def schema_hash() -> str:
-    """Hex digest that changes with the columns of any kernel model."""
-    text = f"{_SCHEMA_VERSION}|" + "|".join(f"{model}:{','.join(names)}" for model, names in NAMES.items())
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What both models read of works and runs; each (n,)."""
-
-    rate: FloatArray
-    flops: FloatArray
-    read: FloatArray
-    weight: FloatArray
-    write: FloatArray
-    cache: float
-    stack: FloatArray
-    kernel: FloatArray
-    copies: FloatArray
-    stores: FloatArray
-
-    @classmethod
-    def of(cls, works: Sequence[OpWork], device: DeviceSpec, runs: Sequence[Run]) -> _Facts:
-        rates = {
-            compute: reached_matrix_rate(device, compute) for compute in {work.compute for work in works}
-        }
-
-        def column(values: Sequence[float]) -> FloatArray:
-            return np.array(values, dtype=np.float64)
-
-        return cls(
-            rate=column([rates[work.compute] for work in works]),
-            flops=np.maximum(column([work.matrix_flops for work in works]), 1.0),
-            read=np.maximum(column([work.read_bytes for work in works]), 1.0),
-            weight=column([work.parameter_bytes for work in works]),
-            write=np.maximum(column([work.write_bytes for work in works]), 1.0),
-            cache=cache_bytes(device),
-            stack=column([_code(STACKS, run.stack) for run in runs]),
-            kernel=column([_code(KERNELS, run.kernel) for run in runs]),
-            copies=column([run.copies for run in runs]),
-            stores=column([run.stores for run in runs]),
-        )
-
-    def memory_s(self, device: DeviceSpec, parts: Sequence[FloatArray]) -> FloatArray:
-        """(n,) time of the traffic; `parts` are the bytes that may be in the cache when a network runs."""
-        moved = self.read + self.write
-        loose = np.sum(parts, axis=0)
-        rereads = np.where(self.copies > 0, self.copies, 2.0)
-        resident = np.where(self.copies > 0, moved, loose)
-        hot = self.hot_share(rereads * resident) * resident
-        return self.traffic_s(device, moved, hot / moved)
-
-    def hot_share(self, touched: FloatArray) -> FloatArray:
-        """(n,) share of a kernel's operands in the cache, where `touched` bytes pass between two reads."""
-        share: FloatArray = np.clip((_HOT_NONE - touched / self.cache) / _HOT_WIDTH, 0.0, 1.0)
-        return share
-
-    @staticmethod
-    def traffic_s(device: DeviceSpec, moved: FloatArray, hot: FloatArray) -> FloatArray:
-        """(n,) time to move bytes of which the share `hot` is in the cache."""
-        memory = device.memory_bytes_per_s * _MEMORY_SHARE
-        cache = max(memory, _CACHE_BYTES_PER_CYCLE * device.core_count * device.clock_hz)
-        time_s: FloatArray = moved * ((1 - hot) / memory + hot / cache)
-        return time_s
-
-
-def _code(names: Sequence[str], name: str) -> float:
-    # Trees send a missing value where it does best on average: an unknown library is a typical one.
-    return float(names.index(name)) if name in names else np.nan
+def schema_hash(models: Collection[KernelModel] = tuple(KernelModel)) -> str:
+    """Hex digest that changes with the columns of these models."""
+    columns = (f"{model}:{','.join(names)}" for model, names in NAMES.items() if model in models)
+    return hashlib.sha256(f"{_SCHEMA_VERSION}|{'|'.join(columns)}".encode()).hexdigest()
 
 
 def _overlapped(first: FloatArray, second: FloatArray) -> FloatArray:
@@ -217,17 +139,8 @@ def _overlapped(first: FloatArray, second: FloatArray) -> FloatArray:
     return np.maximum(first, second) + _OVERLAP * np.minimum(first, second)
 
 
-def _alignment(sizes: FloatArray) -> FloatArray:
-    whole = sizes.astype(np.int64)
-    return np.asarray(np.log2(np.minimum(whole & -whole, _ALIGNMENT_CAP).astype(np.float64)))
-
-
-def _fill(waves: FloatArray) -> FloatArray:
-    return waves / np.ceil(waves)
-
-
 def _product_columns(
-    works: Sequence[OpWork], facts: _Facts, device: DeviceSpec
+    works: Sequence[OpWork], facts: Facts, device: DeviceSpec
 ) -> tuple[dict[str, FloatArray], FloatArray]:
     shapes = [product_of(work.shape) for work in works]
     batch, m, n, k = np.maximum(
@@ -258,8 +171,8 @@ def _product_columns(
         "log2_n": np.log2(n),
         "log2_k": np.log2(k),
         "log_waves": np.log(square),
-        "fill_128": _fill(square),
-        "fill_256": _fill(wide),
+        "fill_128": fill(square),
+        "fill_256": fill(wide),
         "log_memory_over_flops": np.log(memory_s / whole_s),
         "log_memory_over_tiles": np.log(memory_s / compute_s),
         "log_tile_share": np.log(whole_s / compute_s),
@@ -267,14 +180,14 @@ def _product_columns(
         "log_compute": np.log(compute_s / start_s),
         "log_memory": np.log(memory_s / start_s),
         "log_bytes_over_cache": np.log((facts.read + facts.write) / facts.cache),
-        "align_m": _alignment(m),
-        "align_n": _alignment(n),
-        "align_k": _alignment(k),
+        "align_m": alignment(m),
+        "align_n": alignment(n),
+        "align_k": alignment(k),
         "log2_part_depth": np.log2(k / np.clip(np.floor(np.minimum(1 / square, k / _PART_DEPTH)), 1, None)),
         "row_fill": m / (np.ceil(m / 128) * 128),
         "log2_left_bytes": np.log2(left / (batch * m * k)),
         "log2_right_bytes": np.log2(right / (batch * n * k)),
-        "scaling": np.array([_code(KINDS, work.kind) if work.kind in KINDS else 0.0 for work in works]),
+        "scaling": np.array([code(KINDS, work.kind) if work.kind in KINDS else 0.0 for work in works]),
         "stack": facts.stack,
         "kernel": facts.kernel,
     }
@@ -282,7 +195,7 @@ def _product_columns(
 
 
 def _attention_columns(
-    works: Sequence[OpWork], facts: _Facts, device: DeviceSpec
+    works: Sequence[OpWork], facts: Facts, device: DeviceSpec
 ) -> tuple[dict[str, FloatArray], FloatArray]:
     table = []
     for work in works:
@@ -336,12 +249,12 @@ def _attention_columns(
         "log2_keys": np.log2(keys),
         "log2_length": np.log2(length),
         "log2_width": np.log2(width),
-        "align_width": _alignment(width),
+        "align_width": alignment(width),
         "log2_value": np.log2(value),
         "causal": causal,
         "window": window,
         "log_waves": np.log(square),
-        "fill": _fill(square),
+        "fill": fill(square),
         "log_tiles_over_flops": np.log(tiled_s / whole_s),
         "log_memory_over_flops": np.log(memory_s / whole_s),
         "log_memory_over_tiles": np.log(memory_s / tiled_s),
@@ -372,11 +285,24 @@ _ATTENTION_NAMES = (
 NAMES: Mapping[KernelModel, tuple[str, ...]] = {
     KernelModel.PRODUCT: _PRODUCT_NAMES,
     KernelModel.ATTENTION: _ATTENTION_NAMES,
+    KernelModel.EXPERTS: expert_rows.NAMES,
+    KernelModel.STATE: state_rows.NAMES,
 }
-"""Names of the columns; the last two say what library ran and are missing where nobody says."""
-LIBRARY_COLUMNS = 2
+"""Names of the columns; the last ones say how it was run and are missing where nobody says."""
+RUN_COLUMNS: Mapping[KernelModel, int] = {
+    KernelModel.PRODUCT: 2,
+    KernelModel.ATTENTION: 2,
+    KernelModel.EXPERTS: 3,
+    KernelModel.STATE: 2,
+}
+"""How many of the last columns these are: the library, and how tokens spread over experts."""
 
 _BUILDERS: Mapping[
     KernelModel,
-    Callable[[Sequence[OpWork], _Facts, DeviceSpec], tuple[dict[str, FloatArray], FloatArray]],
-] = {KernelModel.PRODUCT: _product_columns, KernelModel.ATTENTION: _attention_columns}
+    Callable[[Sequence[OpWork], Facts, DeviceSpec], tuple[dict[str, FloatArray], FloatArray]],
+] = {
+    KernelModel.PRODUCT: _product_columns,
+    KernelModel.ATTENTION: _attention_columns,
+    KernelModel.EXPERTS: expert_rows.expert_columns,
+    KernelModel.STATE: state_rows.state_columns,
+}

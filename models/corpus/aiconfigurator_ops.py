@@ -1,8 +1,8 @@
-"""Operator tables of aiconfigurator: kernels of three inference stacks on seven systems, in CUDA graphs.
+"""Operator tables of aiconfigurator: kernels and layers of three stacks on seven systems, in CUDA graphs.
 
 No host is in these times, so their scope is `kernel`; a GEMM is repeated five times in one graph, on operands
 of its own each. Cleaning, by system, stack, kernel and types:
-- a group whose fastest calls take over 20 µs was timed with its dispatch (no NVIDIA kernel needs that long to
+- a group whose fastest calls take over 20 µs a kernel was timed with its dispatch (none needs that long to
   start): rows below twice its fastest are dispatch, not work, and go;
 - a row is too fast when it beats the rated FLOP/s, or the rated bandwidth on more than any cache holds. A
   group of which more than one row in fifty is too fast did less work than its rows say, and goes whole (the
@@ -14,7 +14,7 @@ Of the dense grids one shape in several is kept, the same on every system and st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from predictor.features.programs.work_json import work_to_json
 from predictor.features.tables.rows import cache_bytes
 from predictor.hardware.catalog import find_device
 from predictor.hardware.sustained import matrix_peak
+from predictor.models.corpus.aiconfigurator_layers import LAYER_TABLES, skew_of
 from predictor.models.corpus.aiconfigurator_works import TABLES, Table
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import Counted, canonical
@@ -45,7 +46,7 @@ DEVICES: Mapping[str, str] = {
 """The publisher's systems -> catalogue ids."""
 
 SLOW_START_S = 20e-6
-"""A group whose fastest calls (0.5 % quantile) take longer holds dispatch."""
+"""A group whose fastest calls (0.5 % quantile) take longer a kernel holds dispatch."""
 _START_QUANTILE = 0.005
 _SEEN_THROUGH_DISPATCH = 2.0
 _FAULTY_SHARE = 0.02
@@ -56,6 +57,11 @@ _STORING = frozenset({"prefill", "decode", "latent_prefill", "latent_decode"})
 _PATHS = ("kv_cache_dtype",)
 
 KERNELS: tuple[tuple[str, str], ...] = (
+    ("flashinfer_trtllm_moe", "trtllm_gen"),
+    ("flashinfer_trtllm_trtllm", "trtllm_gen"),
+    ("moe_torch_flow_min_latency", "min_latency"),
+    ("moe_torch_flow", "cutlass"),
+    ("vllm_fused_moe", "triton"),
     ("triton", "triton"),
     ("deepgemm", "deepgemm"),
     ("trtllm_mha", "trtllm_gen"),
@@ -85,7 +91,7 @@ def read(folder: Path) -> Counted:
     import polars as pl
 
     frames, counts = [], {"available": 0}
-    for table in TABLES:
+    for table in (*TABLES, *LAYER_TABLES):
         frame, found = _read_table(folder, table)
         frames.append(frame)
         for reason, count in found.items():
@@ -104,7 +110,8 @@ def kernel_of(kernel_source: str, precision: str, table: str) -> str:
 def _read_table(folder: Path, table: Table) -> tuple[pl.DataFrame, dict[str, int]]:
     import polars as pl
 
-    frame = _columns(pl.read_parquet(folder / f"{table.file}.parquet"), table)
+    frame = pl.read_parquet(folder / f"{table.file}.parquet")
+    frame = _columns(frame.filter(pl.col("kernel_source").cast(pl.String).str.contains(table.part)), table)
     counts = {"available": frame.height}
     frame = frame.filter(_kept(frame, table))
     counts["another shape of the grid stands for it"] = counts["available"] - frame.height
@@ -112,11 +119,11 @@ def _read_table(folder: Path, table: Table) -> tuple[pl.DataFrame, dict[str, int
     works = _works(frame, table)
     frame = frame.join(works, on=table.keys, how="left", maintain_order="left")
     start_s = pl.col("latency").quantile(_START_QUANTILE).over(group)
-    frame = frame.with_columns(dispatched=start_s > SLOW_START_S, start=start_s)
+    frame = frame.with_columns(dispatched=start_s > SLOW_START_S * table.kernels, start=start_s)
     dispatch = pl.col("dispatched") & (pl.col("latency") < _SEEN_THROUGH_DISPATCH * pl.col("start"))
     counts["dispatch hides the kernel"] = int(frame.select(dispatch.sum()).item())
     frame = frame.filter(~dispatch)
-    frame = frame.with_columns(too_fast=pl.Series(_too_fast(frame)))
+    frame = frame.with_columns(too_fast=pl.Series(_too_fast(frame, table)))
     paths = _paths(table)
     frame = frame.with_columns(**paths)
     faulty = pl.col("too_fast").mean().over([*group, *paths]) > _FAULTY_SHARE
@@ -149,6 +156,13 @@ def _columns(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
         "window_size": pl.lit(0.0),
         # An encoder sees all tokens; the other tables are causal.
         "causal": pl.lit(table.file != "encoder_attention_perf"),
+        "gated": _gated(frame.columns),
+        "precision": pl.lit("bfloat16"),
+        "channels": _channels(frame.columns),
+        # TensorRT-LLM and the older SGLang of the A100 keep states in 16 bits: with 32 they beat the memory.
+        "state_bytes": pl.when((pl.col("stack") == "trtllm") | (pl.col("system") == "a100_sxm"))
+        .then(2)
+        .otherwise(4),
     }
     absent = [name for name in table.keys if name not in frame.columns]
     frame = frame.with_columns(**{name: defaults[name] for name in absent})
@@ -168,6 +182,30 @@ def _columns(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     return frame.join(pairs, on=sources, how="left", maintain_order="left").select(
         "system", "stack", "kernel", *table.keys, latency=pl.col("latency").cast(pl.Float64) * 1e-3
     )
+
+
+def _gated(columns: Sequence[str]) -> pl.Expr:
+    """Whether experts have a gate: all but those of the Nemotron-3 family, whatever the stack.
+
+    With a third matrix 96 tokens would read 10 TB/s on a B200 that has 8.
+    """
+    import polars as pl
+
+    if "inter_size" not in columns:
+        return pl.lit(True)
+    return ~((pl.col("topk") == 22) | (pl.col("inter_size") == 1856))
+
+
+def _channels(columns: Sequence[str]) -> pl.Expr:
+    """Width of a causal convolution: values, keys and queries; of Mamba-2, what enters the state."""
+    import polars as pl
+
+    if "nheads" in columns:
+        return pl.col("nheads") * pl.col("head_dim") + 2 * pl.col("n_groups") * pl.col("d_state")
+    if "num_k_heads" not in columns:
+        return pl.lit(0)
+    keys, values = (pl.col(f"num_{x}_heads") * pl.col(f"head_{x}_dim") for x in "kv")
+    return 2 * keys + values
 
 
 def _kept(frame: pl.DataFrame, table: Table) -> NDArray[np.bool_]:
@@ -205,10 +243,13 @@ def _paths(table: Table) -> dict[str, pl.Expr]:
         found["shared_keys"] = pl.col("num_heads") > pl.col("num_key_value_heads")
     if "isl" in table.keys:
         found["few_queries"] = pl.col("isl") <= _FEW_QUERIES
+    if "distribution" in table.keys:
+        found["skewed"] = pl.col("distribution") != "balanced"
+        found["shared_experts"] = pl.col("moe_ep_size") > 1
     return found
 
 
-def _too_fast(frame: pl.DataFrame) -> NDArray[np.bool_]:
+def _too_fast(frame: pl.DataFrame, table: Table) -> NDArray[np.bool_]:
     latency_s, flops, moved = (frame[name].to_numpy() for name in ("latency", "flops", "moved"))
     devices = {name: find_device(DEVICES[name]) for name in frame["system"].unique()}
     # What a device has no unit for runs at its BF16 rate.
@@ -225,8 +266,10 @@ def _too_fast(frame: pl.DataFrame) -> NDArray[np.bool_]:
             {name: cache_bytes(device) for name, device in devices.items()},
         )
     )
+    # What a layer reads once a call is still there in part when it is called again.
+    held = cache if table.kernels > 1 else 0.0
     found: NDArray[np.bool_] = (flops > peak * latency_s) | (
-        (moved > _BEYOND_CACHE * cache) & (moved > bandwidth * latency_s)
+        (moved > _BEYOND_CACHE * cache) & (moved - held > bandwidth * latency_s)
     )
     return found
 
@@ -234,14 +277,23 @@ def _too_fast(frame: pl.DataFrame) -> NDArray[np.bool_]:
 def _conformed(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     import polars as pl
 
+    # Layers of their own models count as no family of ops: nothing that learns single ops takes them for one.
+    subject = pl.lit(table.name) if table in LAYER_TABLES else pl.col("family")
     copies = _GRID_COPIES if table.file == "gemm_perf" else 1
     stores = f'"stores":{"true" if table.name in _STORING else "false"}'
+    ranks, skews = [""] * frame.height, [""] * frame.height
+    if "distribution" in table.keys:
+        ranks = [f'"ranks":{count},' for count in frame["moe_ep_size"]]
+        skews = [f'"skew":{skew_of(name)},' for name in frame["distribution"]]
     configurations = [
-        f'{{"copies":{copies},"kernel":"{kernel}","set":"{table.name}","stack":"{stack}",{stores},"work":{work}}}'
-        for kernel, stack, work in frame.select("kernel", "stack", "work").iter_rows()
+        f'{{"copies":{copies},"kernel":"{kernel}",{shared}"set":"{table.name}",{skew}"stack":"{stack}",{stores},'
+        f'"work":{work}}}'
+        for kernel, stack, work, shared, skew in zip(
+            frame["kernel"], frame["stack"], frame["work"], ranks, skews, strict=True
+        )
     ]
     return frame.select(
-        subject=pl.col("family"),
+        subject=subject,
         subject_kind=pl.lit("op"),
         device=pl.col("system").replace_strict(DEVICES),
         configuration=pl.Series(configurations),
@@ -251,5 +303,5 @@ def _conformed(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
         scope=pl.when("dispatched").then(pl.lit("kernel_and_dispatch")).otherwise(pl.lit("kernel")),
         source=pl.lit(SOURCE),
         device_group=pl.col("system").replace_strict({name: chip_of(id) for name, id in DEVICES.items()}),
-        model_group=pl.col("family"),
+        model_group=subject,
     )

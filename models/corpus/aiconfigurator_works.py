@@ -124,7 +124,11 @@ def _attention(shape: AttentionShape, computed: str, cached: str, *, value_is_ke
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One file: its key columns, how a row becomes a work, and of how many rows one is kept."""
+    """One file: its key columns, how a row becomes a work, and of how many rows one is kept.
+
+    `kernels`: about how many one call holds. `part`: what the names of its kernels contain, where a file
+    holds several kinds.
+    """
 
     name: str
     file: str
@@ -132,6 +136,8 @@ class Table:
     work: Callable[[Row], OpWork]
     precision: str
     keep_one_of: int
+    kernels: int = 1
+    part: str = ""
 
 
 TABLES: tuple[Table, ...] = (

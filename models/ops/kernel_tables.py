@@ -105,7 +105,10 @@ def load_kernel_tables(
         if configuration not in parsed:
             facts = json.loads(configuration)
             work = work_from_json(facts["work"])
-            run = Run(facts["stack"], facts["kernel"], facts["copies"], facts["stores"])
+            run = Run(
+                facts["stack"], facts["kernel"], facts["copies"], facts["stores"], facts.get("skew"),
+                facts.get("ranks", 1),
+            )  # fmt: skip
             parsed[configuration] = work, run, facts["set"], shapes.setdefault(work, len(shapes))
         work, run, subset, shape = parsed[configuration]
         model = kernel_model(work, devices[device])

@@ -1,4 +1,4 @@
-"""Device time of kernels measured without a host: products on tensor cores and fused attention.
+"""Device time of kernels measured without a host: products on tensor cores, attention, experts, states.
 
     time = base * exp(booster(features))
 
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from predictor.errors import InvalidBundle
 from predictor.features.programs.work import AttentionShape, OpWork, Phase
 from predictor.features.tables.kernel_rows import (
-    LIBRARY_COLUMNS,
     NAMES,
     KernelModel,
     Run,
@@ -61,10 +60,10 @@ class KernelFit:
     """What belongs to the boosters of one model.
 
     Attributes:
-        low, high: (columns - LIBRARY_COLUMNS,) range of each feature in training.
+        low, high: (columns that say nothing of the run,) range of each feature in training.
         told, untold: log half-widths by situation, where the library that runs is known, and where it is not.
         known: (d, 5) signatures of the measured devices, one for each arithmetic measured on it.
-        libraries: codes of the library columns that training saw.
+        libraries: codes of the columns of the run that training saw.
     """
 
     low: NDArray[np.float32]
@@ -99,7 +98,7 @@ class KernelFit:
 
     def outside(self, features: FeatureMatrix) -> NDArray[np.bool_]:
         """(n,) whether a feature leaves the range that training saw."""
-        shape = features[:, :-LIBRARY_COLUMNS]
+        shape = features[:, : len(self.low)]
         slack = np.float32(0.005) * (self.high - self.low) + np.float32(1e-4)
         beyond = (shape < self.low - slack) | (shape > self.high + slack)
         return np.asarray(beyond.any(axis=1), dtype=np.bool_)
@@ -129,10 +128,11 @@ class KernelTimeModel:
         """From what `to_params` gave. Raises InvalidBundle for other feature columns than this version's."""
         if not params:
             return cls({}, {})
-        if params.get("feature_schema") != schema_hash():
+        schema = schema_hash([model for model in KernelModel if model in params.get("fits", {})])
+        if params.get("feature_schema") != schema:
             raise InvalidBundle(
                 f"kernel times were trained on feature schema {params.get('feature_schema')}, this version "
-                f"builds {schema_hash()}; run `perfcast train`"
+                f"builds {schema}; run `perfcast train`"
             )
         fits = {KernelModel(name): KernelFit.from_json(data) for name, data in params["fits"].items()}
         return cls(fits, boosters)
@@ -207,7 +207,7 @@ def to_params(fits: Mapping[KernelModel, KernelFit]) -> dict[str, Any]:
     if not fits:
         return {}
     return {
-        "feature_schema": schema_hash(),
+        "feature_schema": schema_hash(fits),
         "fits": {model.value: fit.to_json() for model, fit in fits.items()},
     }
 
@@ -233,7 +233,7 @@ def hide_unseen(features: FeatureMatrix, libraries: Sequence[Sequence[float]]) -
     """`features` with libraries that training never saw as if nobody had named them."""
     found = features.copy()
     for offset, codes in enumerate(libraries):
-        column = found[:, offset - LIBRARY_COLUMNS]
+        column = found[:, offset - len(libraries)]
         column[~np.isin(column, codes)] = np.nan
     return found
 

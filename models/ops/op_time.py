@@ -219,6 +219,9 @@ class OpTimeModel:
         for i, work in enumerate(works):
             if work.launch_count > 0 and runs_on_device(work):
                 kernel = kernel_model(work, device) if self._kernels.models else None
+                if kernel is KernelModel.EXPERTS and kernel not in self._kernels.models:
+                    # A bundle that saw no experts knows products.
+                    kernel = KernelModel.PRODUCT
                 if kernel in self._kernels.models:
                     groups.setdefault(kernel, []).append(i)
                 else:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from predictor.features.dtype import Compute
-from predictor.features.programs.work import OpWork
+from predictor.features.programs.work import Family, OpWork
 from predictor.features.programs.work_json import work_from_json
 from predictor.features.programs.work_table import work_table
 from predictor.hardware.spec import DeviceKind, DeviceSpec
@@ -90,7 +90,11 @@ def _sampled(
     """By device."""
     import polars as pl
 
-    frame = read_source(corpus, source).filter(pl.col("quantity") == "latency")
+    # Rows of whole layers (experts, states) are no ops of these families.
+    families = [family.value for family in Family]
+    frame = read_source(corpus, source).filter(
+        (pl.col("quantity") == "latency") & pl.col("model_group").is_in(families)
+    )
     random = np.random.default_rng(seed)
     found: dict[str, list[_Kernel]] = defaultdict(list)
     for (device,), rows in sorted(frame.group_by("device")):

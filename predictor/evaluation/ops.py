@@ -62,6 +62,9 @@ _GROUPS: Mapping[str, str] = {
     "encoder": "attention",
     "latent_prefill": "latent attention",
     "latent_decode": "latent attention",
+    "experts": "experts",
+    "causal_conv": "state convolution",
+    "delta_rule": "linear attention",
 }
 
 Bools = NDArray[np.bool_]
