@@ -310,10 +310,11 @@ class MemoryModel:
             peak = replace(peak, low=peak.low - max(0.0, context - _LEAN_CONTEXT_BYTES) * exp(-spread))
         live = min(float(memory.live_peak_bytes), reserved)
         outside = bool(((row < self._low) | (row > self._high)).any())
+        lines = self._lines(program, reserved, buffers)
         return MemoryEstimate(
-            device_peak=peak,
-            allocator_peak=_around(live + buffers, spread),
-            breakdown_bytes={**self._lines(program, reserved, buffers), "runtime_context": context},
+            device_peak=_above_weights(peak, lines, min(context, _LEAN_CONTEXT_BYTES)),
+            allocator_peak=_above_weights(_around(live + buffers, spread), lines),
+            breakdown_bytes={**lines, "runtime_context": context},
             out_of_range=outside or not training,
         )
 
@@ -390,7 +391,12 @@ class MemoryModel:
         spread = self._spread["new_device"]
         peak = _around(sum(found.values()), spread)
         peak = replace(peak, low=peak.low - max(0.0, context - _LEAN_CONTEXT_BYTES) * exp(-spread))
-        return MemoryEstimate(peak, allocated, found, out_of_range=outside)
+        return MemoryEstimate(
+            device_peak=_above_weights(peak, found, min(context, _LEAN_CONTEXT_BYTES)),
+            allocator_peak=_above_weights(allocated, found),
+            breakdown_bytes=found,
+            out_of_range=outside,
+        )
 
     def corrects_plans(self, program: Program) -> bool:
         """Training without convolutions, by a bundle that knows such jobs under plans."""
@@ -480,3 +486,9 @@ class MemoryModel:
 
 def _around(value: float, log_spread: float) -> Interval:
     return Interval(value, value * exp(-log_spread), value * exp(log_spread))
+
+
+def _above_weights(peak: Interval, lines: Mapping[str, float], context_bytes: float = 0.0) -> Interval:
+    """`peak` with a lower bound that holds the weights and the optimizer's state, which never leave."""
+    least = lines["parameters"] + lines["optimizer_state"] + context_bytes
+    return replace(peak, low=max(peak.low, min(least, peak.value)))

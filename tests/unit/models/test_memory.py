@@ -21,7 +21,7 @@ from predictor.models.memory.peak import (
 from predictor.models.memory.training import group_folds, log_errors, train_memory
 from predictor.models.memory.training import memory_rows as table_rows
 from predictor.types import Mode
-from predictor.units import MIB
+from predictor.units import GIB, MIB
 from tests.unit.models.memory_power_cases import CONTEXT_BYTES, memory_rows, program, trained_memory
 
 
@@ -118,6 +118,22 @@ def test_the_tensors_are_a_lower_bound(model: MemoryModel) -> None:
         job = program(batch)
         peak = model.predict(job, find_device("a100-sxm-40gb")).device_peak.value
         assert peak >= model.context_bytes + job.memory.live_peak_bytes
+
+
+def test_no_bound_is_below_the_weights(model: MemoryModel) -> None:
+    device = find_device("h100-sxm-80gb")
+    job, more = program(1, Mode.INFER), 40 * GIB
+    heavier = {
+        name: getattr(job.memory, name) + more
+        for name in ("parameter_bytes", "live_peak_bytes", "reserved_bytes", "workspace_reserved_bytes")
+    }
+    heavy = replace(job, memory=replace(job.memory, **heavier))
+    weights = heavy.memory.parameter_bytes + heavy.memory.buffer_bytes
+    lines = {"parameters": float(weights), "optimizer_state": 0.0, "activations": float(MIB)}
+    for estimate in (model.predict(heavy, device), model.predict_stage(heavy, device, lines, 0)):
+        assert estimate.allocator_peak.low >= weights
+        assert estimate.device_peak.low >= weights + 400 * MIB
+        assert estimate.device_peak.low < estimate.device_peak.value
 
 
 def test_autotuner_peaks_are_no_training_rows() -> None:
