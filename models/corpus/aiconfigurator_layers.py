@@ -20,6 +20,8 @@ from predictor.models.corpus.aiconfigurator_works import STORAGE, Row, Table
 
 _OUT_BYTES = 2
 _ORDERS = 8
+# Rounds in which what the fullest experts cannot take goes to the others.
+_FILLINGS = 20
 # SiLU and the product with the passed half; ReLU squared.
 _GATED_FLOPS, _PLAIN_FLOPS = 6, 2
 _DELTA_UPDATES = 2
@@ -43,18 +45,26 @@ def busiest_rank(tokens: int, chosen: int, experts: int, ranks: int, skew: float
     for _ in range(_ORDERS if ranks > 1 else 1):
         parts = random.permutation(loads).reshape(ranks, held)
         part = parts[int(np.argmax(parts.sum(axis=1)))]
-        found.append((np.count_nonzero(part >= 0.5), part.sum()))
+        found.append((np.count_nonzero(part), part.sum()))
     touched, own_rows = np.mean(found, axis=0)
     return max(1, round(float(touched))), max(1, round(float(own_rows)))
 
 
-def _loads(tokens: int, rows: int, experts: int, skew: float) -> NDArray[np.float64]:
-    """(experts,) rows of each, summing to `rows`."""
+def _loads(tokens: int, rows: int, experts: int, skew: float) -> NDArray[np.intp]:
+    """(experts,) rows of each, largest first, at most one a token; what rounding lost goes to the largest."""
     least, most = (1.0, 0.8 * tokens) if rows > experts else (0.01, 2.0)
     quantiles = (np.arange(experts) + 0.5) / experts
     power = 1.0 - skew
     law = ((most**power - least**power) * quantiles + least**power) ** (1.0 / power)
-    return np.asarray(law * rows / law.sum(), dtype=np.float64)
+    law = np.sort(law * rows / law.sum())[::-1]
+    for _ in range(_FILLINGS):
+        law *= rows / np.minimum(law, tokens).sum()
+    loads = np.rint(np.minimum(law, tokens)).astype(np.intp)
+    lost = rows - int(loads.sum())
+    # An expert with all tokens can take no more.
+    free = np.flatnonzero(loads < tokens) if lost > 0 else np.flatnonzero(loads > 1)
+    loads[free[: abs(lost)]] += np.sign(lost)
+    return loads
 
 
 def experts_work(row: Row) -> OpWork:
