@@ -46,9 +46,18 @@ _MAX_Q = "max-q"
 take 0.5 to 0.8 of what the rule would allow at least."""
 
 
+# Operands that no unit of a device multiplies are widened on their way into the product.
+_WIDENED: Mapping[str, tuple[str, ...]] = {"fp8": ("fp16", "bf16"), "fp4": ("fp8", "fp16", "bf16")}
+
+
 def matrix_peak(device: DeviceSpec, compute: str) -> float:
-    """Rated FLOP/s of matrix products in `compute`; a type the device lacks runs on its FP32 pipelines."""
-    return device.matrix_flops_per_s.get(compute, device.vector_flops_per_s)
+    """Rated FLOP/s of matrix products in `compute`.
+
+    A type the device lacks runs on its FP32 pipelines; FP8 and FP4 in the next wider type that it has.
+    """
+    rates = device.matrix_flops_per_s
+    found = next((kind for kind in (compute, *_WIDENED.get(compute, ())) if kind in rates), None)
+    return device.vector_flops_per_s if found is None else rates[found]
 
 
 def sustained_fraction(device: DeviceSpec, compute: str) -> float:
@@ -131,3 +140,14 @@ def _rated_watts(device: DeviceSpec, compute: str) -> float | None:
 def sustained_matrix_rate(device: DeviceSpec, compute: str) -> float:
     """FLOP/s of matrix products in `compute` that the device can hold at its power limit."""
     return matrix_peak(device, compute) * sustained_fraction(device, compute)
+
+
+# Share of the rated bandwidth that reading takes (Azure AI benchmarking guide, "HBM bandwidth, Dot"): A100 SXM
+# 80 GB .86, H100 SXM .95, H200 SXM .93. Boards that no such table knows are taken for an A100.
+_READ_SHARE: Mapping[str, float] = {"hopper": 0.94}
+_USUAL_READ_SHARE = 0.86
+
+
+def reached_read_rate(device: DeviceSpec) -> float:
+    """Bytes/s that a long read from a device's memory reaches."""
+    return device.memory_bytes_per_s * _READ_SHARE.get(device.architecture.lower(), _USUAL_READ_SHARE)

@@ -8,8 +8,9 @@ import pytest
 
 from predictor.features.dtype import Compute
 from predictor.features.programs.work import Family, Phase
+from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceKind
-from predictor.hardware.sustained import sustained_fraction, sustained_matrix_rate
+from predictor.hardware.sustained import matrix_peak, sustained_fraction, sustained_matrix_rate
 from predictor.models.ops.floor import BOUNDS, KERNEL_START_S, floors
 from tests.unit.models.op_cases import DEVICE, device, pointwise, product
 
@@ -94,3 +95,20 @@ def test_more_work_never_costs_less(factor: int) -> None:
     ]
     assert np.all(floors(large, DEVICE).total_s >= floors(small, DEVICE).total_s)
     assert math.isfinite(floors(large, DEVICE).total_s.sum())
+
+
+@pytest.mark.parametrize(
+    ("name", "compute", "runs_as"),
+    [
+        ("a100-sxm-80gb", Compute.FP8, "fp16"),
+        ("h100-sxm-80gb", Compute.FP4, "fp8"),
+        ("h100-sxm-80gb", Compute.FP8, "fp8"),
+        # No tensor core of a V100 takes BF16, and it is no narrower than what the FP32 pipelines read.
+        ("v100-sxm-16gb", Compute.BF16, "fp32"),
+    ],
+)
+def test_narrow_operands_are_widened_where_no_unit_multiplies_them(
+    name: str, compute: Compute, runs_as: str
+) -> None:
+    found = find_device(name)
+    assert matrix_peak(found, compute) == found.matrix_flops_per_s[runs_as]
