@@ -1,9 +1,9 @@
 """A few measured jobs of one device turned into factors on what is predicted for it.
 
-Five logs describe how a device differs from its prediction: everything its kernels do, compute-bound kernels,
-memory-bound kernels, the backward pass, and the host that launches kernels. Each is a draw from a normal
-distribution whose width was learned on devices held out (predictor.models.calibration_prior); the measured
-jobs move the draws as far as they can tell them apart, and leave a covariance that is the new uncertainty.
+Logs describe how a device differs from its prediction: everything its kernels do, each kind of kernel, the
+backward pass, and the host that launches kernels. Each is a draw from a normal distribution whose width was
+learned on devices held out (benchmarks/calibration_prior.py); the measured jobs move the draws as far as they
+can tell them apart, and leave a covariance that is the new uncertainty.
 
     kernels = sum over classes of seconds * exp(its factors),  T = softmax(kernels, host * exp(factor))
 """
@@ -17,32 +17,68 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.errors import InvalidData
+from predictor.errors import InvalidBundle, InvalidData
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.bundle import Bundle
 from predictor.models.device_identity import device_numbers, is_known
+from predictor.models.steps.features import CLASSES as STEP_CLASSES
 from predictor.models.steps.total import SMOOTHNESS, iteration_s
 
 FloatArray = NDArray[np.float64]
 
 MODEL_NAME = "device_calibration"
-FACTORS = ("device", "compute", "memory", "backward", "host")
-CLASSES = ("forward compute", "forward memory", "backward compute", "backward memory")
+KINDS = (
+    "product", "attention", "pointwise_conv", "conv", "grouped_conv", "depthwise_conv", "batch_norm", "rows",
+    "fused", "activation", "copy", "elementwise",
+)  # fmt: skip
+"""Kinds of kernels in which devices were seen to differ from what is predicted for them."""
+_KIND_OF_CLASS: Mapping[str, str] = {
+    **dict.fromkeys(("linear", "bmm", "recurrent"), "product"),
+    **dict.fromkeys(("layer_norm", "group_norm", "norm_sums", "softmax", "reduction", "pooling"), "rows"),
+    **dict.fromkeys(("activation", "smooth_activation"), "activation"),
+    **dict.fromkeys(("cast", "transpose", "concat", "copy", "gather"), "copy"),
+    **{name: name for name in ("attention", "batch_norm", "fused")},
+}
+FACTORS = ("device", *KINDS, "backward", "host")
+CLASSES = tuple(f"{phase} {kind}" for phase in ("forward", "backward") for kind in KINDS)
 _HOST = FACTORS.index("host")
-# (classes, factors): which factors move a class of kernels; the host is no class.
-_MOVES = np.array(
-    [[1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 1, 1, 0]],
-    dtype=np.float64,
-)
 _STEPS, _LARGEST_STEP = 30, 1.0
+
+
+def _kind(step_class: str) -> str:
+    """The kind of a class of the step model; gradients of a convolution are of its kind."""
+    convolution = step_class.split("_data_")[0].split("_weight_")[0]
+    return convolution if convolution in KINDS else _KIND_OF_CLASS.get(convolution, "elementwise")
+
+
+_KIND_CODE = np.array([KINDS.index(_kind(name)) for name in STEP_CLASSES])
+
+
+def kernel_classes(step_class: NDArray[np.intp], phase: NDArray[Any]) -> NDArray[np.intp]:
+    """(n,) index into CLASSES of kernels: their index into the step model's CLASSES, and 0 where forward."""
+    return np.asarray(_KIND_CODE[step_class] + len(KINDS) * (phase > 0), dtype=np.intp)
+
+
+def _moves() -> FloatArray:
+    """(classes, factors) which factors move a class of kernels; the host is no class."""
+    moves = np.zeros((len(CLASSES), len(FACTORS)))
+    moves[:, FACTORS.index("device")] = 1.0
+    moves[len(KINDS) :, FACTORS.index("backward")] = 1.0
+    moves[np.arange(len(CLASSES)), [FACTORS.index(KINDS[i % len(KINDS)]) for i in range(len(CLASSES))]] = 1.0
+    return moves
+
+
+_MOVES = _moves()
 NORMAL_90 = 1.6448536269514722
 """90 % half-width of a normal distribution, in standard deviations."""
 _FAR = 1.5
+_TYPICAL_WIDTH, _TYPICAL_DEVICES = 0.15, 30
+"""Chosen on Lambda's, torchvision's and NeuSight's machines, each by a prior of other chips."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A measured job: predicted kernel seconds by class (4,), predicted host seconds, measured seconds."""
+    """A measured job: predicted kernel seconds by class, predicted host seconds, measured seconds."""
 
     kernel_s: FloatArray
     host_s: float
@@ -51,7 +87,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Standard deviations of the factors' logs between devices (5,), and of jobs around their device's."""
+    """Standard deviations of the factors' logs between devices, and of jobs around their device's."""
 
     widths: tuple[float, ...]
     noise: float
@@ -72,7 +108,7 @@ class DeviceCalibration:
 
     Attributes:
         numbers: `device_numbers` of the device: a name changes nothing.
-        mean: (5,) logs of the factors. covariance: (5, 5) what is left unknown of them.
+        mean: (factors,) logs. covariance: (factors, factors) what is left unknown of them.
         noise: standard deviation of the log of a job's time around its device's. rows: jobs it rests on.
     """
 
@@ -88,7 +124,7 @@ class DeviceCalibration:
 
     @property
     def class_factor(self) -> FloatArray:
-        """(4,) factor on the time of each class of kernels."""
+        """(classes,) factor on the time of each class of kernels."""
         return np.asarray(np.exp(_MOVES @ self.mean))
 
     @property
@@ -136,10 +172,16 @@ class DeviceCalibration:
 
 
 def stored_calibrations(bundle: Bundle) -> list[DeviceCalibration]:
-    """Those of a bundle, none where it holds none."""
+    """Those of a bundle, none where it holds none. Raises InvalidBundle: other factors than today's."""
     if MODEL_NAME not in bundle.models:
         return []
-    return [DeviceCalibration.from_json(item) for item in bundle.params(MODEL_NAME)["devices"]]
+    found = [DeviceCalibration.from_json(item) for item in bundle.params(MODEL_NAME)["devices"]]
+    if any(len(calibration.mean) != len(FACTORS) for calibration in found):
+        raise InvalidBundle(
+            f"bundle {bundle.id}: its calibrations have other factors than {', '.join(FACTORS)}; "
+            "run `perfcast calibrate` again"
+        )
+    return found
 
 
 def prior_calibration(device: DeviceSpec, prior: Prior) -> DeviceCalibration:
@@ -189,7 +231,7 @@ def predicted_s(sample: Sample, calibration: DeviceCalibration | None = None) ->
 
 
 def _linearised(samples: Sequence[Sample], mean: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(n,) log(measured / predicted) and (n, 5) slopes of the log prediction, at these factors."""
+    """(n,) log(measured / predicted) and (n, factors) slopes of the log prediction, at these factors."""
     kernel_s = np.stack([sample.kernel_s for sample in samples]) * np.exp(_MOVES @ mean)
     device_s = np.maximum(kernel_s.sum(axis=1), 1e-12)
     host_s = np.maximum(np.array([sample.host_s for sample in samples]) * np.exp(mean[_HOST]), 1e-12)
@@ -201,8 +243,11 @@ def _linearised(samples: Sequence[Sample], mean: FloatArray) -> tuple[FloatArray
     return np.log(measured / total), slope
 
 
-def learn_prior(groups: Sequence[Sequence[Sample]], *, rounds: int = 200) -> Prior:
+def learn_prior(groups: Sequence[Sequence[Sample]], *, rounds: int = 60) -> Prior:
     """Widths between devices and noise within one, by expectation maximisation on held-out predictions.
+
+    Jobs tell kinds of kernels apart only in part, and left alone the widths of some run away: each is learned
+    as if from further devices of a typical width.
 
     Args:
         groups: samples of one device each, predicted by a model that saw none of that device.
@@ -212,10 +257,10 @@ def learn_prior(groups: Sequence[Sequence[Sample]], *, rounds: int = 200) -> Pri
     if len(groups) < 2:
         raise InvalidData(f"calibration prior: {len(groups)} devices; expected at least 2")
     parts = [_linearised(samples, np.zeros(len(FACTORS))) for samples in groups]
-    widths, noise = np.full(len(FACTORS), 0.3), 0.2
+    widths, noise = np.full(len(FACTORS), _TYPICAL_WIDTH), 0.2
     count = sum(len(residual) for residual, _ in parts)
     for _ in range(rounds):
-        second = np.zeros(len(FACTORS))
+        second = np.full(len(FACTORS), _TYPICAL_DEVICES * _TYPICAL_WIDTH**2)
         squares = 0.0
         for residual, slope in parts:
             covariance = np.linalg.inv(np.diag(1.0 / widths**2) + slope.T @ slope / noise**2)
@@ -223,6 +268,6 @@ def learn_prior(groups: Sequence[Sequence[Sample]], *, rounds: int = 200) -> Pri
             second += np.square(mean) + np.diag(covariance)
             left = residual - slope @ mean
             squares += float(left @ left) + float(np.einsum("ij,jk,ik->", slope, covariance, slope))
-        widths = np.maximum(np.sqrt(second / len(parts)), 1e-3)
+        widths = np.maximum(np.sqrt(second / (len(parts) + _TYPICAL_DEVICES)), 1e-3)
         noise = max(float(np.sqrt(squares / count)), 1e-3)
     return Prior(tuple(float(width) for width in widths), noise)

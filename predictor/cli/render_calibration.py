@@ -15,6 +15,8 @@ from predictor.units import format_time
 if TYPE_CHECKING:
     from predictor.api.calibrate import CalibrationResult
 
+_UNMOVED = 0.005
+
 
 def calibration_view(result: CalibrationResult) -> RenderableType:
     """Every job before and after, and the factors."""
@@ -33,7 +35,8 @@ def calibration_view(result: CalibrationResult) -> RenderableType:
             _error(item.after_s, job.time_s),
             "" if item.left_out_s is None else _error(item.left_out_s, job.time_s),
         )
-    factors = ", ".join(f"{name} x{factor:.2f}" for name, factor in result.factors.items())
+    moved = {name: factor for name, factor in result.factors.items() if abs(factor - 1) > _UNMOVED}
+    factors = ", ".join(f"{name} x{factor:.2f}" for name, factor in moved.items()) or "all x1.00"
     errors = [
         np.mean([abs(getattr(item, name) / item.job.time_s - 1) for item in result.jobs])
         for name in ("before_s", "after_s")

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.compose.time import LAUNCH_S, ProgramCosts, compose_time
-from predictor.features.programs.work import Phase, Program
-from predictor.models.device_calibration import CLASSES, DeviceCalibration, Sample
+from predictor.features.programs.work import Program
+from predictor.features.programs.work_table import work_table
+from predictor.models.device_calibration import CLASSES, DeviceCalibration, Sample, kernel_classes
+from predictor.models.steps.features import classes
 from predictor.models.steps.step_time import StepCosts
 from predictor.parallel.plan import Plan
 from predictor.types import Runtime
@@ -56,8 +58,6 @@ def _launch_s(costs: ProgramCosts, runtime: Runtime) -> float:
 
 def _class_of_unique(program: Program, costs: ProgramCosts) -> NDArray[np.intp]:
     """(n,) index into predictor.models.device_calibration.CLASSES of each distinct work."""
-    is_memory = np.array([bound != "compute" for bound in costs.unique.bound], dtype=np.intp)
-    is_backward = np.zeros(len(is_memory), dtype=np.intp)
-    phases = np.array([op.work.phase is not Phase.FORWARD for op in program.ops], dtype=np.intp)
-    is_backward[costs.index] = phases
-    return is_memory + 2 * is_backward
+    works = {place: op.kernel for place, op in zip(costs.index, program.ops, strict=True)}
+    table = work_table([works[place] for place in range(len(works))])
+    return kernel_classes(classes(table), table.phase)

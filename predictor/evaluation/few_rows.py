@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.evaluation.rows import EvaluationRow, absolute_errors
+from predictor.evaluation.time_held import TextArray
+from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.catalog import find_device
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.models.device_calibration import (
@@ -20,13 +22,13 @@ from predictor.models.device_calibration import (
     Prior,
     Sample,
     fit_calibration,
+    kernel_classes,
     learn_prior,
     predicted_s,
 )
 from predictor.models.steps.boosting import Fitted, timed_total, total_of
 from predictor.models.steps.features import FEATURES
 from predictor.models.steps.harness import harness_keys
-from predictor.models.steps.prior import DEVICE_KIND, DEVICE_KINDS, groups
 from predictor.models.steps.rows import AggregateTable
 from predictor.models.steps.total import REST_FACTOR
 
@@ -35,8 +37,7 @@ DRAWS = 10
 SEED = 5
 _PRIOR_KERNELS = 40
 _PHASE = FEATURES.index("phase")
-_MEMORY_KINDS = tuple(DEVICE_KINDS.index(name) for name in ("rows", "traffic"))
-_REST_CLASS = CLASSES.index("forward memory")
+_REST_CLASS = CLASSES.index("forward elementwise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,12 @@ class KnownCell:
 def job_samples(fitted: Fitted, table: AggregateTable, *, harness: bool = False) -> list[Sample]:
     """(r,) each iteration's predicted kernel seconds by class, its host seconds and its measured seconds.
 
-    `harness` adds what each source's way of timing does, copies to the memory-bound kernels.
+    `harness` adds what each source's way of timing does, copies to the elementwise kernels.
     """
     total = total_of(table, find_device, fitted.prior.harness)
     phase = table.features[:, _PHASE]
-    kind = DEVICE_KIND[groups(table.class_code, phase)]
-    code = np.isin(kind, _MEMORY_KINDS) + len(CLASSES) // 2 * (phase > 0)
     summed = np.bincount(
-        table.row * len(CLASSES) + code,
+        table.row * len(CLASSES) + kernel_classes(table.class_code, phase),
         weights=fitted.op_seconds(table, find_device),
         minlength=len(table) * len(CLASSES),
     )
@@ -133,6 +132,23 @@ def micro_rows(
         return []
     group = f"{id} device, {known} operators of it known"
     return [EvaluationRow(id, suite, "device", group, "mape", float(np.mean(errors)), goal, count)]
+
+
+def calibrated_errors(
+    samples: Sequence[Sample], groups: TextArray, device: str, prior: Prior, count: int, draws: int
+) -> FloatArray:
+    """Errors of one device's jobs after `count` of each group (n,) calibrated it together; none of those."""
+    random = np.random.default_rng(SEED)
+    measured_s = np.array([sample.measured_s for sample in samples])
+    errors = []
+    for _ in range(draws):
+        order = random.permutation(len(samples))
+        drawn = np.concatenate([order[groups[order] == name][:count] for name in np.unique(groups)])
+        found = fit_calibration([samples[i] for i in drawn], find_device(device), prior)
+        left = np.setdiff1d(order, drawn)
+        predicted = [predicted_s(samples[i], found) for i in left]
+        errors.append(absolute_errors(predicted, measured_s[left]))
+    return np.concatenate([np.zeros(0), *errors])
 
 
 def _by_device(cells: Sequence[KnownCell]) -> dict[str, list[KnownCell]]:

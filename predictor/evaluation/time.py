@@ -7,17 +7,20 @@ from a thinned table; what chips left out say is predictor.evaluation.time_chips
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from predictor.evaluation.few_rows import known_rows, micro_rows
+from predictor.evaluation.few_rows import KNOWN, calibrated_errors, known_rows, micro_rows
 from predictor.evaluation.neusight import read_cells
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, coverage_row, error_rows
 from predictor.evaluation.time_chips import (
+    ADA,
+    ADA_DEVICE,
     LAMBDA,
     TORCHVISION,
     ChipsHeld,
@@ -48,6 +51,7 @@ from predictor.models.calibration import grouped_quantile
 from predictor.models.corpus import neusight_cells, timm
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.whole_model import WholeModelRow
+from predictor.models.device_calibration import Sample, learn_prior
 from predictor.models.ops.op_time import OpTimeModel
 from predictor.models.steps.boosting import BoostSettings
 from predictor.models.steps.rows import AggregateTable
@@ -167,56 +171,58 @@ def _ada_rows(chips: ChipsHeld) -> list[EvaluationRow]:
     for runtime in (Runtime.EAGER, Runtime.COMPILED):
         part = np.array([row.runtime is runtime for row in held.table.rows])
         rows += held_rows("T6", "device", f"rtx4090, {runtime}, nothing measured", held.take(part))
-    scaled = _scaled(held, configurations(held.table), 5)
+    prior = learn_prior(_other_machines(chips))
+    names = configurations(held.table)
+    errors = calibrated_errors(chips.ada_samples, names, ADA_DEVICE, prior, 5, _DRAWS)
     rows += error_rows(
-        scaled, id="T6", suite=SUITE, hold="device", group="rtx4090, 5 rows a configuration", goal_mean=0.07
+        errors, id="T6", suite=SUITE, hold="device", group="rtx4090, 5 rows a configuration", goal_mean=0.07
     )
-    anchored, has_anchor = _anchored(held, chips.anchor)
-    groups = configurations(anchored.table)
-    for label, part, goal in (
-        ("anchored, 20 rows", np.ones(len(has_anchor), dtype=np.bool_), 0.045),
-        ("anchored, 20 rows: runs with an anchor", has_anchor, None),
-        ("anchored, 20 rows: compiled, no anchor", ~has_anchor, None),
+    shift = _anchor_shifts(held, chips.anchor)
+    runtimes = {row.runtime for row in chips.anchor.table.rows}
+    alone = np.array([row.runtime not in runtimes for row in held.table.rows])
+    parts = {}
+    for label, chosen in (("runs with an anchor", ~np.isnan(shift)), ("compiled, no anchor", alone)):
+        samples = [
+            _moved(chips.ada_samples[i], 0.0 if alone[i] else shift[i]) for i in np.flatnonzero(chosen)
+        ]
+        parts[label] = calibrated_errors(samples, names[chosen], ADA_DEVICE, prior, 20, _DRAWS)
+    for label, errors, goal in (
+        ("anchored, 20 rows", np.concatenate(list(parts.values())), 0.045),
+        *((f"anchored, 20 rows: {label}", errors, None) for label, errors in parts.items()),
     ):
-        errors = _scaled(anchored.take(part), groups[part], 20)
         rows += error_rows(
             errors, id="T6", suite=SUITE, hold="device", group=f"rtx4090, {label}", goal_mean=goal
         )
     return rows
 
 
-def _scaled(held: Held, groups: TextArray, count: int) -> FloatArray:
-    """Errors after one factor a group from `count` measured rows, which are not scored; several draws."""
-    random = np.random.default_rng(SEED)
-    errors = []
-    for part in parts_of(groups, least=2 * count):
-        residual = held.residual[part]
-        for _ in range(_DRAWS):
-            order = random.permutation(len(residual))
-            seen, rest = order[:count], order[count:]
-            errors.append(np.abs(np.expm1(residual[rest] - np.median(residual[seen]))))
-    return np.concatenate([np.zeros(0), *errors])
+def _other_machines(chips: ChipsHeld) -> list[list[Sample]]:
+    """Jobs of each machine that is no RTX 4090, as fits without its chip see them."""
+    cells = [*chips.known, *(cell for found in chips.as_timed.values() for cell in known_cells(found))]
+    machines: dict[Hashable, list[Sample]] = defaultdict(list)
+    for cell in cells:
+        if cell.row.device_group != ADA:
+            machines[machine_of(cell.row)].append(cell.sample)
+    return [samples for samples in machines.values() if len(samples) > KNOWN]
 
 
-def _anchored(held: Held, old: Held) -> tuple[Held, BoolArray]:
-    """The same graphs measured on the older card: its time, times the ratio of two predictions.
+def _moved(sample: Sample, log: float) -> Sample:
+    factor = float(np.exp(log))
+    return replace(sample, kernel_s=sample.kernel_s * factor, host_s=sample.host_s * factor)
 
-    Both predictions come from the fit that never saw the new card; the older card's time is per sample and
-    from the same mode, runtime, layout and, as near as there is one, framework version. Where it was timed in
-    no such runtime (nothing compiled was) the prediction stands alone; the mask says where it was.
+
+def _anchor_shifts(held: Held, old: Held) -> FloatArray:
+    """(r,) log(measured / predicted) of the same graph on the older card, by the fit without the new one.
+
+    Of the same mode, runtime, layout and, as near as there is one, framework version; NaN where it was not
+    timed so.
     """
     best: dict[tuple[str, ...], tuple[float, float]] = {}
     for row, residual in zip(old.table.rows, old.residual, strict=True):
         key = _anchor_key(row)
         if key not in best or row.framework_version > best[key][1]:
             best[key] = (-float(residual), row.framework_version)
-    rows = held.table.rows
-    shift = np.array([best.get(_anchor_key(row), (np.nan, 0.0))[0] for row in rows])
-    runtimes = {str(row.runtime) for row in old.table.rows}
-    alone = np.array([str(row.runtime) not in runtimes for row in rows])
-    usable = ~np.isnan(shift) | alone
-    part, anchored = held.take(usable), ~alone[usable]
-    return Held(part.table, part.log_time + np.where(anchored, shift[usable], 0.0)), anchored
+    return np.array([best.get(_anchor_key(row), (np.nan, 0.0))[0] for row in held.table.rows])
 
 
 def _anchor_key(row: WholeModelRow) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from predictor.models.corpus import lambda_pytorch, neusight_cells, pytorch_gpu_
 from predictor.models.corpus.build import Progress, missing_sources, silent
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.whole_model import WholeModelRow, whole_model_rows
+from predictor.models.device_calibration import Sample
 from predictor.models.ops.op_rows import OpTable, load_tables
 from predictor.models.ops.op_time import OpTimeModel
 from predictor.models.ops.op_training import fit_op_time
@@ -36,6 +37,7 @@ from predictor.models.train import OP_DEVICES, OP_SOURCE, SEED
 
 LAMBDA, TORCHVISION, CELLS = lambda_pytorch.SOURCE, pytorch_gpu_benchmark.SOURCE, neusight_cells.SOURCE
 ADA, ANCHOR = "rtx4090", "rtx3090"
+ADA_DEVICE = "rtx-4090-24gb"
 SETTINGS: BoostSettings = replace(CALIBRATION[DEVICE], rounds=60, depth=6)
 """Trees that carry over to a chip that they never saw are few and low."""
 _THINNING, _KERNEL_THINNING = 8, 3
@@ -51,6 +53,7 @@ class ChipsHeld:
         cells: NeuSight's cells. known: those on NVIDIA's chips, for calibration by a few of them.
         micro: single FP32 operators on those chips.
         ada, anchor: timm's inference on the RTX 4090, left out, and by the same fit on the RTX 3090.
+        ada_samples: those on the RTX 4090, for calibration by a few of them.
         plain: source -> cells as a user is answered. as_timed: with what its source's harness adds, as other
             chips show it. timed: all rows of `as_timed`.
     """
@@ -60,6 +63,7 @@ class ChipsHeld:
     micro: Sequence[KnownCell]
     ada: Held
     anchor: Held
+    ada_samples: Sequence[Sample]
     plain: Mapping[str, list[ScoredCell]]
     as_timed: Mapping[str, list[ScoredCell]]
     timed: Held
@@ -100,10 +104,10 @@ def chips_left_out(corpus: Path, progress: Progress = silent) -> ChipsHeld:
             as_timed[source] += [_told(cell, held) for cell in timed]
         if chip == ADA:
             ada, anchor = (_cards(fitted, cards, name) for name in (ADA, ANCHOR))
+            ada_samples = job_samples(fitted, ada.table)
     progress("chips left out", len(holds), len(holds))
-    return ChipsHeld(
-        joined_held(found["cells"]), known, micro, ada, anchor, plain, as_timed, joined_held(found["timed"])
-    )
+    cells, timed = (joined_held(found[name]) for name in ("cells", "timed"))
+    return ChipsHeld(cells, known, micro, ada, anchor, ada_samples, plain, as_timed, timed)
 
 
 def _told(cell: ScoredCell, held: Held) -> ScoredCell:

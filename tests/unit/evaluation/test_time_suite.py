@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictor.evaluation.few_rows import KnownCell, micro_rows
+from predictor.evaluation.few_rows import KnownCell, calibrated_errors, micro_rows
 from predictor.evaluation.time_held import Held, held_rows, joined_held, parts_of
 from predictor.models.corpus.whole_model import WholeModelRow
-from predictor.models.device_calibration import Sample
+from predictor.models.device_calibration import CLASSES, FACTORS, Prior, Sample
 from predictor.models.steps.rows import AggregateTable
 from predictor.models.steps.training import thinned
 from predictor.types import Mode, Precision
@@ -58,7 +58,7 @@ def _cells(device: str, slow: float, model: str, count: int) -> list[KnownCell]:
     random = np.random.default_rng(len(device))
     found = []
     for _ in range(count):
-        kernel_s = random.uniform(0.5, 2.0, 4)
+        kernel_s = random.uniform(0.5, 2.0, len(CLASSES))
         measured_s = slow * float(kernel_s.sum()) * float(np.exp(random.normal(0.0, 0.02)))
         found.append(KnownCell(replace(ROW, device=device, model=model), Sample(kernel_s, 0.0, measured_s)))
     return found
@@ -75,3 +75,22 @@ def test_a_few_operators_tell_how_slow_a_device_is() -> None:
     assert row.value < 0.3 * uncalibrated
     assert row.n == len(jobs)
     assert not micro_rows(jobs, [], "T2", "time")
+
+
+def test_runs_of_one_configuration_tell_about_another() -> None:
+    """Half of the jobs are compiled; products are slow in all of them, fused kernels in those alone."""
+    random = np.random.default_rng(2)
+    product, fused = (CLASSES.index(f"forward {kind}") for kind in ("product", "fused"))
+    samples, groups = [], []
+    for compiled in (False, True) * 40:
+        kernel_s = np.zeros(len(CLASSES))
+        kernel_s[[product, fused]] = random.uniform(0.1, 1.0), compiled * random.uniform(0.1, 1.0)
+        measured_s = float(1.5 * kernel_s[product] + 2.0 * kernel_s[fused])
+        samples.append(Sample(kernel_s, 0.0, measured_s))
+        groups.append(str(compiled))
+    prior = Prior((0.3,) * len(FACTORS), 0.05)
+    errors = calibrated_errors(samples, np.array(groups), "v100-pcie-32gb", prior, 5, draws=2)
+    assert len(errors) == 2 * (80 - 10)
+    assert errors.mean() < 0.05
+    unknown = calibrated_errors(samples, np.array(groups), "v100-pcie-32gb", prior, 1, draws=2)
+    assert errors.mean() < unknown.mean()

@@ -17,7 +17,7 @@ from predictor.evaluation.whole_model_sources import (
 )
 from predictor.models.corpus.built_graphs import built_graph
 from predictor.models.corpus.whole_model import WholeModelRow
-from predictor.models.device_calibration import Sample
+from predictor.models.device_calibration import CLASSES, Sample
 from predictor.types import Mode, Precision
 
 
@@ -96,7 +96,7 @@ def test_known_rows_remove_what_is_common_to_a_machine(known: int) -> None:
     cells = []
     for (device, chip), factor in zip(chips.items(), (0.5, 0.7, 1.5, 2.0), strict=True):
         for _ in range(30):
-            kernel_s = random.uniform(0.2, 1.0, 4)
+            kernel_s = random.uniform(0.2, 1.0, len(CLASSES))
             measured_s = float(kernel_s.sum() * factor * np.exp(random.normal(0.0, 0.02)))
             row = _row(device=device, device_group=chip)
             cells.append(KnownCell(row, Sample(kernel_s, 1e-4, measured_s)))
