@@ -53,9 +53,10 @@ def test_narrow_products_and_attention_have_models_and_wide_ones_have_none() -> 
     assert kernel_model(gemm(64, 64, 64), A100) is KernelModel.PRODUCT
     assert kernel_model(attention(1, 64, 64), A100) is KernelModel.ATTENTION
     assert kernel_model(gemm(64, 64, 64, Compute.FP32), A100) is None
-    # No unit for FP8 on an A100, no tensor cores on a P4, no GPU at all.
-    assert kernel_model(gemm(64, 64, 64, Compute.FP8), A100) is None
-    assert kernel_model(gemm(64, 64, 64), find_device("p4-pcie-8gb")) is None
+    # An A100 widens FP8 for its tensor cores; a P4 has none, and a CPU is no GPU at all.
+    assert kernel_model(gemm(64, 64, 64, Compute.FP8), A100) is KernelModel.PRODUCT
+    for compute in (Compute.BF16, Compute.FP8):
+        assert kernel_model(gemm(64, 64, 64, compute), find_device("p4-pcie-8gb")) is None
     assert kernel_model(gemm(64, 64, 64), find_device("core-i9-10940x")) is None
 
 
