@@ -15,7 +15,7 @@ from predictor.features.programs.work import OpWork
 from predictor.features.tables.rows import cache_bytes
 from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
-from predictor.hardware.sustained import reached_matrix_rate
+from predictor.hardware.sustained import reached_matrix_rate, reached_read_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,6 @@ _START_CYCLES = 3000.0
 
 # Operands that take turns come from the cache while all sets fit in it; the last sets to fit are half lost.
 _HOT_NONE, _HOT_WIDTH = 1.05, 0.4
-
-# Reached share of the bandwidth on large reads: 0.83 to 0.86 on A100, H100, H200, B200 and L40S.
-_MEMORY_SHARE = 0.86
 # Bytes a core takes from the cache per cycle: the width of its data path.
 _CACHE_BYTES_PER_CYCLE = 64.0
 _ALIGNMENT_CAP = 128
@@ -122,7 +119,7 @@ class Facts:
     @staticmethod
     def traffic_s(device: DeviceSpec, moved: FloatArray, hot: FloatArray) -> FloatArray:
         """(n,) time to move bytes of which the share `hot` is in the cache."""
-        memory = device.memory_bytes_per_s * _MEMORY_SHARE
+        memory = reached_read_rate(device)
         cache = max(memory, _CACHE_BYTES_PER_CYCLE * device.core_count * device.clock_hz)
         time_s: FloatArray = moved * ((1 - hot) / memory + hot / cache)
         return time_s

@@ -67,7 +67,7 @@ KINDS = ("linear", "linear_block", "linear_weight_only")
 _EXPONENTIALS_PER_CYCLE = 16.0
 _ATTENTION_SHARE = 0.75
 _OVERLAP = 0.5
-_TILE_CYCLES = 3000.0
+_TILE_CYCLES = 2000.0
 _STORE_STARTS = 2.0
 
 _TILES: tuple[tuple[int, int, float], ...] = (
@@ -77,10 +77,17 @@ _TILES: tuple[tuple[int, int, float], ...] = (
 )  # fmt: skip
 """(rows, columns, share of the rate inside the tile)."""
 _PART_DEPTH = 256
+# Serving stacks round activations to a narrow type before each product: 2 bytes read, 1 written an element.
+_QUANTISED = frozenset({Compute.FP8, Compute.FP4, Compute.INT8})
+_QUANTISED_BYTES = 3.0
 # Cycles in which a tile's first operands arrive and its results leave, while its core multiplies nothing.
 _PRODUCT_TILE_CYCLES = 1200.0
 _QUERY_TILE, _LEAST_QUERY_TILE, _KEY_TILE = 128, 16, 64
+# FlashAttention's smallest tile: 64 queries, however few there are, by 128 keys.
+_LEAST_FLASH_TILE, _FLASH_KEY_TILE = 64, 128
 _KEY_PART = 512
+_NEWER_KERNELS = frozenset({"hopper", "blackwell"})
+"""Architectures for which TensorRT-LLM has attention kernels of its own generation."""
 
 
 def kernel_model(work: OpWork, device: DeviceSpec) -> KernelModel | None:
@@ -161,7 +168,7 @@ def _product_columns(
     times.append(facts.flops / device.vector_flops_per_s)
     compute_s = np.min(times, axis=0)
     memory_s = facts.memory_s(device, (left, facts.write))
-    base_s = np.maximum(compute_s, memory_s) + start_s
+    base_s = np.maximum(compute_s, memory_s) + start_s + _quantised_s(works, facts, device, batch * m * k)
     whole_s = facts.flops / facts.rate
     square = batch * np.ceil(m / 128) * np.ceil(n / 128) / cores
     wide = batch * np.ceil(m / 128) * np.ceil(n / 256) / cores
@@ -194,6 +201,16 @@ def _product_columns(
     return columns, base_s
 
 
+def _quantised_s(
+    works: Sequence[OpWork], facts: Facts, device: DeviceSpec, elements: FloatArray
+) -> FloatArray:
+    """(n,) time of the kernel that makes a narrow left operand of as many 16-bit `elements`."""
+    moved = _QUANTISED_BYTES * elements
+    quantised_s = facts.traffic_s(device, moved, facts.hot_share(2 * moved)) + start_time_s(device)
+    narrow = np.array([work.compute in _QUANTISED for work in works])
+    return np.where(narrow, quantised_s, 0.0)
+
+
 def _attention_columns(
     works: Sequence[OpWork], facts: Facts, device: DeviceSpec
 ) -> tuple[dict[str, FloatArray], FloatArray]:
@@ -217,12 +234,15 @@ def _attention_columns(
     # Query heads of one key head share a tile where there are few queries.
     packed = queries * group < _QUERY_TILE
     rows = np.where(packed, queries * group, queries)
-    tile = np.clip(2.0 ** np.ceil(np.log2(rows)), _LEAST_QUERY_TILE, _QUERY_TILE)
+    flash = facts.kernel == KERNELS.index("flash")
+    least = np.where(flash, _LEAST_FLASH_TILE, _LEAST_QUERY_TILE)
+    tile = np.clip(2.0 ** np.ceil(np.log2(rows)), least, _QUERY_TILE)
     tiles = batch * np.where(packed, kv_heads, heads) * np.ceil(rows / tile)
     # Whole key tiles: the diagonal of a causal mask and the edges of a window are computed and thrown away.
     span = np.minimum(np.where(causal > 0, pairs / queries + tile / 2, pairs / queries), keys)
     parts = np.clip(np.floor(np.minimum(cores / tiles, span / _KEY_PART)), 1, None)
-    tile_keys = np.ceil(span / parts / _KEY_TILE) * _KEY_TILE
+    key_tile = np.where(flash, _FLASH_KEY_TILE, _KEY_TILE)
+    tile_keys = np.ceil(span / parts / key_tile) * key_tile
     waves = np.ceil(tiles * parts / cores)
     matrix_s = tile * tile_keys * 2 * (width + value) / (rate / cores * _ATTENTION_SHARE)
     exponential_s = tile * tile_keys / (_EXPONENTIALS_PER_CYCLE * device.clock_hz)
@@ -238,8 +258,9 @@ def _attention_columns(
     starts = 1 + np.where(facts.stores, _STORE_STARTS, 0.0) + np.where(parts > 1, 1.0, 0.0)
     base_s = np.maximum(tiled_s, moved_s) + stored_s + starts * start_s
     square = tiles / cores
-    # TensorRT-LLM's own choice is a kernel of TensorRT-LLM, whoever calls it elsewhere.
-    chosen = (facts.kernel == KERNELS.index("own")) & (facts.stack == STACKS.index("trtllm"))
+    # TensorRT-LLM's own choice is the kernel that others call elsewhere; boards before Hopper get older ones.
+    newer = device.architecture.lower() in _NEWER_KERNELS
+    chosen = (facts.kernel == KERNELS.index("own")) & (facts.stack == STACKS.index("trtllm")) & newer
     maker = np.where(chosen, float(KERNELS.index("trtllm_gen")), facts.kernel)
     columns = {
         "log2_batch": np.log2(batch),

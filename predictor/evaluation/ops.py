@@ -149,7 +149,8 @@ def _shape_rows(table: KernelTable, judged: Judged) -> list[EvaluationRow]:
         goal = _SHAPE_GOAL.get(group)
         rows += _errors(judged.told[chosen], "T10", _SHAPE, group, goal)
         for name in np.unique(device[chosen]).tolist():
-            rows += _errors(judged.told[chosen & (device == name)], "T10", _SHAPE, f"{group}:{name}", None)
+            label = f"{group}:{name}, new shapes"
+            rows += _errors(judged.told[chosen & (device == name)], "T10", _SHAPE, label, None)
     return rows
 
 

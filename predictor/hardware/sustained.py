@@ -142,7 +142,7 @@ def sustained_matrix_rate(device: DeviceSpec, compute: str) -> float:
     return matrix_peak(device, compute) * sustained_fraction(device, compute)
 
 
-# Share of the rated bandwidth that reading takes (Azure AI benchmarking guide, "HBM bandwidth, Dot"): A100 SXM
+# Share of the rated bandwidth that reading takes (Azure AI benchmarking guide, HBM bandwidth, Dot): A100 SXM
 # 80 GB .86, H100 SXM .95, H200 SXM .93. Boards that no such table knows are taken for an A100.
 _READ_SHARE: Mapping[str, float] = {"hopper": 0.94}
 _USUAL_READ_SHARE = 0.86

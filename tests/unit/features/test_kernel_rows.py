@@ -18,7 +18,7 @@ from predictor.features.tables.kernel_rows import (
 )
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceSpec
-from predictor.hardware.sustained import matrix_peak, reached_matrix_rate
+from predictor.hardware.sustained import matrix_peak, reached_matrix_rate, reached_read_rate
 
 UNTOLD = Run()
 A100, H100 = find_device("a100-sxm-80gb"), find_device("h100-sxm-80gb")
@@ -154,10 +154,37 @@ def test_only_tensorrt_llm_rotates_queries_on_the_way() -> None:
     assert base_s["trtllm"] - base_s["vllm"] == pytest.approx(moved_s, rel=1e-6)
 
 
-def test_tensorrt_llm_kernels_are_one_maker_whoever_calls_them() -> None:
-    own, _ = _row(attention(1, 512, 512), Run("trtllm", "own"))
-    called, _ = _row(attention(1, 512, 512), Run("vllm", "trtllm_gen"))
-    assert own["kernel"] == called["kernel"]
+def test_tensorrt_llm_kernels_are_one_maker_from_hopper_on() -> None:
+    own, called = Run("trtllm", "own"), Run("vllm", "trtllm_gen")
+    rows = {run: _row(attention(1, 512, 512), run, H100)[0] for run in (own, called)}
+    assert rows[own]["kernel"] == rows[called]["kernel"]
+    assert _row(attention(1, 512, 512), own)[0]["kernel"] != rows[own]["kernel"]
+
+
+def test_flash_attention_computes_a_whole_tile_for_one_query() -> None:
+    flash, other = Run(kernel="flash"), Run(kernel="flashinfer")
+    one, many = attention(4096, 1, 64), attention(4096, 16, 64)
+    tiles = {run: [_row(work, run)[0]["log_tiles"] for work in (one, many)] for run in (flash, other)}
+    assert tiles[flash][0] == pytest.approx(tiles[flash][1])
+    assert tiles[other][0] < tiles[other][1] - 0.3
+
+
+def test_a_narrow_product_waits_for_its_activations_to_be_rounded() -> None:
+    """Two bytes read and one written an element, in a kernel of its own."""
+    thin, copies = gemm(2**20, 128, 4096, Compute.FP8), Run(copies=0)
+    rounded_s = _row(thin, copies, H100)[1] - _row(replace(thin, compute=Compute.BF16), copies, H100)[1]
+    moved_s = 3 * 2**20 * 4096 / reached_read_rate(H100)
+    assert rounded_s == pytest.approx(moved_s + start_time_s(H100), rel=0.01)
+
+
+def test_reads_take_the_published_share_of_the_bandwidth() -> None:
+    """Azure's "Dot": 1.75 TB/s of an A100, 3.18 of an H100, 4.48 of an H200."""
+    for name, measured in (
+        ("a100-sxm-80gb", 1.75e12),
+        ("h100-sxm-80gb", 3.18e12),
+        ("h200-sxm-141gb", 4.48e12),
+    ):
+        assert reached_read_rate(find_device(name)) == pytest.approx(measured, rel=0.02)
 
 
 def test_the_schema_hash_is_of_the_columns() -> None:

@@ -20,7 +20,7 @@ from predictor.features.programs.work import (
 from predictor.features.tables.kernel_facts import Run, start_time_s
 from predictor.features.tables.kernel_rows import NAMES, RUN_COLUMNS, KernelModel, kernel_model, kernel_rows
 from predictor.hardware.catalog import find_device
-from predictor.hardware.sustained import reached_matrix_rate
+from predictor.hardware.sustained import reached_matrix_rate, reached_read_rate
 
 H100 = find_device("h100-sxm-80gb")
 STEP = start_time_s(H100)
@@ -97,7 +97,7 @@ def test_columns_of_a_run_come_last() -> None:
 def test_few_rows_wait_for_the_matrices_they_touch() -> None:
     work = grouped(64, 1, 4096, 4096)
     _, base_s = _row(work)
-    assert base_s == pytest.approx(work.parameter_bytes / (0.86 * H100.memory_bytes_per_s) + STEP, rel=0.01)
+    assert base_s == pytest.approx(work.parameter_bytes / reached_read_rate(H100) + STEP, rel=0.01)
     _, half_s = _row(grouped(32, 1, 4096, 4096))
     assert base_s - STEP == pytest.approx(2 * (half_s - STEP), rel=0.01)
 
@@ -124,7 +124,7 @@ def test_a_layer_holds_both_products_and_what_is_around_them() -> None:
 def test_a_convolution_streams_its_operands() -> None:
     work = convolution(16, 4096, 8192)
     _, base_s = _row(work)
-    moved_s = work.moved_bytes / (0.86 * H100.memory_bytes_per_s)
+    moved_s = work.moved_bytes / reached_read_rate(H100)
     assert base_s == pytest.approx(moved_s + STEP, rel=0.01)
     row, _ = _row(convolution(16, 1, 8192))
     assert (row["log2_length"], row["log2_width"], row["log2_depth"], row["attends"]) == (0, 13, 2, 0)
@@ -133,7 +133,7 @@ def test_a_convolution_streams_its_operands() -> None:
 def test_a_step_of_linear_attention_moves_its_state_and_a_sequence_is_a_chain() -> None:
     work = delta(4096, 1)
     _, base_s = _row(work)
-    moved_s = work.moved_bytes / (0.86 * H100.memory_bytes_per_s)
+    moved_s = work.moved_bytes / reached_read_rate(H100)
     assert base_s == pytest.approx(moved_s + STEP, rel=0.01)
     # One head alone works through its chunks one after the other: twice the length, twice the time.
     short, long = (_row(delta(1, length))[1] for length in (16384, 32768))
