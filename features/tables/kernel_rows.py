@@ -97,7 +97,7 @@ def kernel_model(work: OpWork, device: DeviceSpec) -> KernelModel | None:
     if work.family is Family.ATTENTION and isinstance(work.shape, AttentionShape):
         return KernelModel.ATTENTION
     if work.phase is Phase.FORWARD and isinstance(work.shape, Contraction | Convolution):
-        if work.kind in expert_rows.PASSES:
+        if expert_rows.are_experts(work, device):
             return KernelModel.EXPERTS
         if work.kind in (state_rows.ATTENTION_KIND, state_rows.CONVOLUTION_KIND):
             return KernelModel.STATE
