@@ -1,10 +1,10 @@
 """GAISSA (SEAA 2023): average board power of TensorFlow training of five image classifiers at batch 32.
 
 Images are 128 x 128: the published GFLOPs per image match that size for all five networks (ResNet-50 v1 at
-224 has 7.73 GFLOP, times (128/224)^2 = 2.52, the published number); MobileNetV2's 0.064 is width 0.5. VGG-16's
-10.028770304 is, to the FLOP, convolutions, biases, pools, a mean over positions and one output: no dense
-layers. TensorFlow multiplies in TF32 on the RTX 3090 by default. About 30 runs per (network, card); runs stay
-single rows. Card names carry the limit in W.
+224 has 7.73 GFLOP, times (128/224)^2 = 2.52, the published number); MobileNetV2's 0.064 is width 0.5.
+VGG-16's 10.028770304 is, to the FLOP, convolutions, biases, pools, a mean over positions and one output: no
+dense layers. TensorFlow multiplies in TF32 on the RTX 3090 by default. About 30 runs per (network, card)
+stay single rows. Card names carry the limit in W.
 
 "Total seen images" counts validation too: it is 33,952 an epoch in every run, the 743 full batches of 23,807
 training images and the 318 of 10,203 validation images. Three steps of ten are forward passes only.

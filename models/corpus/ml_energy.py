@@ -8,7 +8,7 @@ those of reasoning from the size of such questions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ TASKS: Mapping[str, str] = {
     "image-chat": "image",
     "video-chat": "video",
 }
+_UNITS: Mapping[str, str] = {"average_power": "W", "energy": "J", "latency": "s"}
 PROMPT_TOKENS: Mapping[str, float] = {
     "chat": 130.0,
     "reasoning": 200.0,
@@ -42,26 +43,44 @@ def read(folder: Path) -> pl.DataFrame:
 
     raw = pl.read_csv(folder / "configurations.csv", infer_schema_length=None)
     raw = raw.filter(pl.col("energy_per_token_joules").is_not_null())
-    columns = ("task", "num_gpus", "data_parallel", "tensor_parallel", "expert_parallel", "max_num_seqs",
-               "avg_output_len", "weight_precision", "output_throughput_tokens_per_sec")  # fmt: skip
-    devices = [DEVICES[name] for name in raw["gpu_model"]]
+    return run_rows(
+        raw.rename({"model_id": "model"}),
+        SOURCE,
+        [DEVICES[name] for name in raw["gpu_model"]],
+        _configuration,
+        average_power=raw["avg_power_watts"] / raw["num_gpus"],
+        energy=raw["energy_per_token_joules"],
+    )
+
+
+def run_rows(
+    raw: pl.DataFrame,
+    source: str,
+    devices: Sequence[str],
+    configuration: Callable[[Mapping[str, object]], str],
+    **quantities: pl.Series,
+) -> pl.DataFrame:
+    """One row per quantity and run of a leaderboard: `raw` names its `model`, `devices` are catalogue ids."""
+    import polars as pl
+
     common = raw.select(
-        subject=pl.col("model_id"),
+        subject=pl.col("model"),
         subject_kind=pl.lit("model"),
-        device=pl.Series(devices),
-        configuration=pl.struct(columns).map_elements(_configuration, return_dtype=pl.String),
-        scope=pl.lit("gpu_board"),
-        source=pl.lit(SOURCE),
-        device_group=pl.Series([chip_of(device) for device in devices]),
-        model_group=pl.col("model_id"),
+        device=pl.Series(devices, dtype=pl.String),
+        configuration=pl.Series([configuration(row) for row in raw.iter_rows(named=True)], dtype=pl.String),
+        source=pl.lit(source),
+        device_group=pl.Series([chip_of(device) for device in devices], dtype=pl.String),
+        model_group=pl.col("model"),
     )
-    power = common.with_columns(
-        quantity=pl.lit("average_power"), unit=pl.lit("W"), value=raw["avg_power_watts"] / raw["num_gpus"]
+    return pl.concat(
+        common.with_columns(
+            quantity=pl.lit(name),
+            unit=pl.lit(_UNITS[name]),
+            scope=pl.lit("host_wall" if name == "latency" else "gpu_board"),
+            value=values.cast(pl.Float64),
+        )
+        for name, values in quantities.items()
     )
-    energy = common.with_columns(
-        quantity=pl.lit("energy"), unit=pl.lit("J"), value=raw["energy_per_token_joules"]
-    )
-    return pl.concat([power, energy])
 
 
 def _configuration(row: Mapping[str, object]) -> str:

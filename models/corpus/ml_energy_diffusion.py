@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.models.corpus.chips import chip_of
-from predictor.models.corpus.ml_energy import DEVICES
+from predictor.models.corpus.ml_energy import DEVICES, run_rows
 from predictor.models.corpus.schema import canonical
 
 if TYPE_CHECKING:
@@ -26,32 +25,14 @@ def read(folder: Path) -> pl.DataFrame:
 
     raw = pl.read_csv(folder / "configurations.csv", infer_schema_length=None)
     raw = raw.filter(pl.col("batch_latency_s").is_not_null())
-    devices = [DEVICES[name] for name in raw["gpu_model"]]
-    common = raw.select(
-        subject=pl.col("model_id"),
-        subject_kind=pl.lit("model"),
-        device=pl.Series(devices),
-        configuration=pl.Series([_configuration(row) for row in raw.iter_rows(named=True)]),
-        source=pl.lit(SOURCE),
-        device_group=pl.Series([chip_of(device) for device in devices]),
-        model_group=pl.col("model_id"),
-    )
     item = pl.coalesce(pl.col("energy_per_image_joules", "energy_per_video_joules").cast(pl.Float64))
-    return pl.concat(
-        [
-            common.with_columns(
-                quantity=pl.lit("energy"),
-                unit=pl.lit("J"),
-                scope=pl.lit("gpu_board"),
-                value=raw.select(item).to_series(),
-            ),
-            common.with_columns(
-                quantity=pl.lit("latency"),
-                unit=pl.lit("s"),
-                scope=pl.lit("host_wall"),
-                value=raw["batch_latency_s"],
-            ),
-        ]
+    return run_rows(
+        raw.rename({"model_id": "model"}),
+        SOURCE,
+        [DEVICES[name] for name in raw["gpu_model"]],
+        _configuration,
+        energy=raw.select(item).to_series(),
+        latency=raw["batch_latency_s"],
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.models.corpus.chips import chip_of
+from predictor.models.corpus.ml_energy import run_rows
 from predictor.models.corpus.schema import Counted, canonical
 
 if TYPE_CHECKING:
@@ -35,59 +35,34 @@ def read(folder: Path) -> Counted:
     """Two rows per run: `average_power` and `energy` per output token; or `energy` per item and `latency`."""
     import polars as pl
 
-    raw = pl.read_csv(folder / "configurations.csv", infer_schema_length=None)
+    raw = pl.read_csv(folder / "configurations.csv", infer_schema_length=None).rename({"Model": "model"})
     served = raw.filter(pl.col("Energy/req (J)").is_not_null())
     whole = served.filter(pl.col("PP") == 1)
     drawn = raw.filter(pl.col("Batch latency (s)").is_not_null())
-    per_token = pl.col("Energy/req (J)") / pl.col("Avg Output Tokens")
+    per_token = whole["Energy/req (J)"] / whole["Avg Output Tokens"]
+    item = pl.coalesce(pl.col("Energy/image (J)", "Energy/video (J)").cast(pl.Float64))
     found = [
-        *_rows(
+        run_rows(
             whole,
+            SOURCE,
+            [DEVICES[name] for name in whole["GPU"]],
             _served,
-            ("average_power", "W", whole.select(per_token * pl.col("Token tput (tok/s)") / pl.col("TP"))),
-            ("energy", "J", whole.select(per_token)),
+            average_power=per_token * whole["Token tput (tok/s)"] / whole["TP"],
+            energy=per_token,
         ),
-        *_rows(
+        run_rows(
             drawn,
+            SOURCE,
+            [DEVICES[name] for name in drawn["GPU"]],
             _drawn,
-            (
-                "energy",
-                "J",
-                drawn.select(pl.coalesce(pl.col("Energy/image (J)", "Energy/video (J)").cast(pl.Float64))),
-            ),
-            ("latency", "s", drawn.select("Batch latency (s)")),
+            energy=drawn.select(item).to_series(),
+            latency=drawn["Batch latency (s)"],
         ),
     ]
     used = whole.height + drawn.height
     return Counted(
         pl.concat(found), {"available": raw.height, "used": used, "pipelined": served.height - whole.height}
     )
-
-
-def _rows(
-    raw: pl.DataFrame, configuration: object, *quantities: tuple[str, str, pl.DataFrame]
-) -> list[pl.DataFrame]:
-    import polars as pl
-
-    devices = [DEVICES[name] for name in raw["GPU"]]
-    common = raw.select(
-        subject=pl.col("Model"),
-        subject_kind=pl.lit("model"),
-        device=pl.Series(devices, dtype=pl.String),
-        configuration=pl.Series([configuration(row) for row in raw.iter_rows(named=True)], dtype=pl.String),  # type: ignore[operator]
-        source=pl.lit(SOURCE),
-        device_group=pl.Series([chip_of(device) for device in devices], dtype=pl.String),
-        model_group=pl.col("Model"),
-    )
-    return [
-        common.with_columns(
-            quantity=pl.lit(name),
-            unit=pl.lit(unit),
-            scope=pl.lit("host_wall" if unit == "s" else "gpu_board"),
-            value=values.to_series().cast(pl.Float64),
-        )
-        for name, unit, values in quantities
-    ]
 
 
 def _served(row: Mapping[str, object]) -> str:
