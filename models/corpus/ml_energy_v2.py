@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from predictor.models.corpus.ml_energy import run_rows
 from predictor.models.corpus.schema import Counted, canonical
 
-if TYPE_CHECKING:
-    import polars as pl
 
 SOURCE = "ml-energy-leaderboard-v2"
 DEVICES: Mapping[str, str] = {
