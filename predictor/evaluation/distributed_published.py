@@ -2,8 +2,9 @@
 
 What answers give for a publisher that nobody has seen is the composition, which no published run taught: that
 is the hold `source`. Beside it stands what trees of the other publishers would make of it. Models and devices
-are held out within their source, all of one at a time. A source counts for the means when it has at least
-LEAST rows; BigScience's V100 runs are apart (their authors state 40 % variation).
+are held out within their source, all of one at a time; a device is a chip under every name and memory size,
+with its near-twin. A source counts for the means when it has at least LEAST rows; BigScience's V100 runs are
+apart (their authors state 40 % variation).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from predictor.evaluation.report import Table
 from predictor.evaluation.rows import EvaluationRow, error_rows
 from predictor.features.tables.tiles import FloatArray
+from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.distributed import BIGSCIENCE_V100, VTRAIN
+from predictor.models.ops.kernel_tables import TWINS
 from predictor.models.plans.plan_calibration import PlanPoint, fit_plan_calibration, spread_out
 from predictor.models.plans.source_correction import LEAST_ROWS, believed_share, source_log_factors
 from predictor.models.plans.step_correction_training import (
@@ -39,7 +42,8 @@ def published_rows(
     shared = _without(table, table.source)
     model = _by_group(table, table.model)
     model[_single_model(table)] = np.nan
-    device = _by_group(table, table.device)
+    chip = chips(table.device)
+    device = _by_group(table, chip)
     device = np.where(np.isfinite(device), device, bare)
     rows = [*_vtrain_rows(table, points, bare, shared, model)]
     for hold, residual, mean, median in (
@@ -50,10 +54,15 @@ def published_rows(
         rows += _macro(table.source, residual, hold, mean, median)
         rows += _errors(table, residual, hold)
     apart = np.where(table.source == BIGSCIENCE_V100, np.nan, device)
-    rows += _macro(table.device, apart, "device", 0.15, None)
+    rows += _macro(chip, apart, "device", 0.15, None)
     rows += _coverage(table, bare)
     shown = {"source": bare, "trees of the others": shared, "model": model, "device": device}
     return rows, [_table(table, shown)]
+
+
+def chips(device: NDArray[np.str_]) -> NDArray[np.str_]:
+    """(n,) what leaves together when the device of a row is held out."""
+    return np.array([TWINS.get(chip, chip) for chip in map(chip_of, device.tolist())])
 
 
 def _without(table: CorrectionTable, group: NDArray[np.str_]) -> FloatArray:

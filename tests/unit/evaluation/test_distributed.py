@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from predictor.errors import InvalidData
 from predictor.evaluation.distributed import FILE, read_korthikanti, request_of
+from predictor.evaluation.distributed_published import chips
 from predictor.features.architectures.gpt_megatron import MegatronConfig, megatron_gpt
 from predictor.features.reading.reader import read_graph
 from predictor.types import Recompute, Schedule
@@ -39,6 +41,14 @@ def test_a_row_becomes_a_plan(tmp_path: Path) -> None:
     assert row.plan.recompute is Recompute.SELECTIVE
     assert row.plan.device_count == row.devices == 64
     assert request_of(row).cluster == "dgx-a100-80gb:8"
+
+
+def test_boards_of_one_chip_leave_together() -> None:
+    boards = ["a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm-180gb", "gb200-superchip-186gb"]
+    a100, other, h100, b200, gb200 = chips(np.array(boards)).tolist()
+    assert a100 == other
+    assert b200 == gb200
+    assert len({a100, h100, b200}) == 3
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
