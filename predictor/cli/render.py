@@ -14,7 +14,16 @@ from predictor.cli.fitted_table import FittedTable, SideBySide
 from predictor.cli.render_footprint import footprint_view
 from predictor.errors import PerfcastError
 from predictor.request import PredictionRequest
-from predictor.types import SURELY_FITS, Coverage, Explanation, Interval, Prediction
+from predictor.types import (
+    SURELY_FITS,
+    Coverage,
+    Explanation,
+    Interval,
+    Layout,
+    Mode,
+    Prediction,
+    Weights,
+)
 from predictor.units import format_quantity
 
 _BAR_WIDTH = 18
@@ -81,7 +90,8 @@ def comparison_view(
     best = _best(answers)
     fastest = max((_throughput(answer) for answer in answers), default=0.0)
     for index, (request, answer) in enumerate(zip(requests, answers, strict=True)):
-        device = request.device if isinstance(request.device, str) else request.device.id
+        name = request.device if isinstance(request.device, str) else request.device.id
+        device = f"{_count(request.plan.device_count)}{name}"
         asked = (device, request.precision.value, "file's" if request.batch is None else str(request.batch))
         if isinstance(answer, PerfcastError):
             none = Text("—", "dim")
@@ -103,9 +113,8 @@ def comparison_view(
             txt.watts(answer.average_power_w.value),
         )
     legend = "◀ highest throughput that fits" if best is not None else "none fits"
-    job = f"{requests[0].mode.value} · {requests[0].optimizer.value} · {requests[0].runtime.value}"
     lines: list[RenderableType] = [
-        Text.assemble((model, "bold"), f"   {_job_text(requests[0], job)}"),
+        Text.assemble((model, "bold"), f"   {job_words(requests[0], precision=False)}"),
         Text(),
         table,
     ]
@@ -118,21 +127,30 @@ def comparison_view(
     return Group(*lines)
 
 
-def _job_text(request: PredictionRequest, job: str) -> str:
-    return job if request.mode.value == "train" else f"{request.mode.value} · {request.runtime.value}"
+def job_words(request: PredictionRequest, *, batch: int | None = None, precision: bool = True) -> str:
+    """`train · batch 8 · bf16 · adamw · eager`, and whatever else of the job is not the default."""
+    facts = [request.mode.value]
+    facts += [f"batch {batch:,}"] if batch is not None else []
+    facts += [request.precision.value] if precision else []
+    facts += [request.optimizer.value] if request.mode is Mode.TRAIN else []
+    facts.append(request.runtime.value)
+    facts += [f"weights {request.weights.value}"] if request.weights is not Weights.FULL else []
+    facts += [request.layout.value] if request.layout is not Layout.NCHW else []
+    facts += [f"torch {request.framework_version}"] if request.framework_version else []
+    facts += [f"cap {request.power_limit_w:g} W"] if request.power_limit_w is not None else []
+    facts += [f"jitter {request.rank_jitter:g}"] if request.rank_jitter else []
+    return " · ".join(facts)
+
+
+def _count(devices: int) -> str:
+    return f"{devices:,} x " if devices > 1 else ""
 
 
 def _title(request: PredictionRequest, answer: Prediction, model: str) -> Text:
-    count = f"{answer.device_count} x " if answer.device_count > 1 else ""
-    facts = [request.mode.value, request.precision.value]
-    if request.mode.value == "train":
-        facts.append(request.optimizer.value)
-    facts.append(request.runtime.value)
+    count = _count(answer.device_count)
     samples = round(answer.throughput_samples_per_s.value * answer.iteration_time_s.value)
-    facts.insert(1, f"batch {samples}")
-    return Text.assemble(
-        (model, "bold"), " on ", (f"{count}{answer.device}", "bold"), f"   {' · '.join(facts)}"
-    )
+    job = job_words(request, batch=samples)
+    return Text.assemble((model, "bold"), " on ", (f"{count}{answer.device}", "bold"), f"   {job}")
 
 
 def _headline(answer: Prediction) -> FittedTable:

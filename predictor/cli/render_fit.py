@@ -10,6 +10,7 @@ from rich.text import Text
 
 from predictor.cli import text as txt
 from predictor.cli.fitted_table import FittedTable
+from predictor.cli.render import job_words
 from predictor.fits import Change, FitAnswer, FitPoint
 from predictor.parallel.plan_text import format_plan
 from predictor.request import PredictionRequest
@@ -35,7 +36,8 @@ def fit_view(
             txt.span(point.peak, txt.size),
             txt.percent(point.probability),
         )
-    parts: list[RenderableType] = [heading, Text(""), Text(_sentence(found), "bold"), Text(""), table]
+    job = Text(job_words(request, batch=request.batch), "dim")
+    parts: list[RenderableType] = [heading, job, Text(""), Text(_sentence(found), "bold"), Text(""), table]
     if found.stopped:
         parts += [Text(""), Text(f"nothing larger: {found.stopped}", "dim")]
     if changes:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from predictor.cli import text as txt
 from predictor.cli.fitted_table import FittedTable
+from predictor.cli.render import job_words
 from predictor.request import PredictionRequest
 from predictor.search.reasons import plan_words, why_it_loses
 from predictor.search.search import Goal, Objective, SearchResult
@@ -15,7 +16,8 @@ from predictor.search.search import Goal, Objective, SearchResult
 def search_view(request: PredictionRequest, goal: Goal, found: SearchResult, model: str) -> RenderableType:
     """The best plans, why the second loses, and the front of devices against time."""
     device = request.device if isinstance(request.device, str) else request.device.id
-    heading = Text.assemble((model, "bold"), f" on {device}   batch {request.batch} · least {goal.objective}")
+    heading = Text.assemble((model, "bold"), f" on {device}   least {goal.objective}")
+    job = Text(job_words(request, batch=request.batch), "dim")
     table = FittedTable("", ">iteration", ">devices", ">memory?", _value_column(goal), "plan")
     for rank, item in enumerate(found.best, start=1):
         table.add_row(
@@ -26,7 +28,7 @@ def search_view(request: PredictionRequest, goal: Goal, found: SearchResult, mod
             _value(goal, item.value, item.outcome.energy_j),
             plan_words(item.plan),
         )
-    parts: list[RenderableType] = [heading, Text(""), table]
+    parts: list[RenderableType] = [heading, job, Text(""), table]
     if len(found.best) > 1:
         reason = why_it_loses(found.best[0], found.best[1])
         parts += [Text(""), Text(f"the second against the first: {reason}")]

@@ -228,6 +228,23 @@ def test_compare_is_a_product_with_rows_that_may_fail(model: str) -> None:
     assert "DEVICE_UNKNOWN" in table.stdout
 
 
+def test_headings_say_what_of_the_job_is_not_the_default(model: str) -> None:
+    flags = ("--weights", "int4", "--layout", "nhwc", "--torch", "2.4", "--power-limit", "200")
+    said = "infer · batch 8 · fp32 · eager · weights int4 · nhwc · torch 2.4 · cap 200 W"
+    for command in ("predict", "explain"):
+        # Long headings break where they must.
+        shown = " ".join(run(command, model, *A100, "--batch", "8", *flags).stdout.split())
+        assert said in shown, command
+    plain = run("predict", model, *A100, "--batch", "8").stdout.splitlines()[0]
+    assert plain.endswith("infer · batch 8 · fp32 · eager")
+
+
+def test_compare_counts_the_devices_of_a_plan(model: str) -> None:
+    table = run("compare", model, *A100, "--batch", "8", "--dp", "2", "--weights", "int8").stdout
+    assert "2 x a100-pcie-40gb" in table
+    assert "weights int8" in table
+
+
 @pytest.mark.parametrize("width", [80, 110, 160])
 def test_compare_keeps_verdicts_at_any_width(width: int, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictor.cli.console, "_PLAIN_WIDTH", width)

@@ -40,7 +40,8 @@ def test_a_configuration_is_a_model(config: str) -> None:
 def test_what_to_change_is_said_where_it_does_not_fit(config: str) -> None:
     result = RUNNER.invoke(app, ["fit", config, *JOB, "--sequence", "64", "-b", "65536"])
     assert result.exit_code == 0, result.output
-    for word in ("largest batch that fits", "fastest first", "accumulate gradients"):
+    job = "train · batch 65,536 · bf16 · adamw · eager"
+    for word in (job, "largest batch that fits", "fastest first", "accumulate gradients"):
         assert word in result.stdout
 
 

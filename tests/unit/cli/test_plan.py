@@ -25,6 +25,7 @@ def test_the_best_plans_are_listed_with_a_reason() -> None:
     assert "the second against the first" in result.stdout
     assert "fewer devices, longer iterations" in result.stdout
     assert "plans considered" in result.stdout
+    assert "train · batch 16 · fp32 · sgd · eager" in result.stdout
 
 
 def test_json_holds_plans_that_can_be_asked_about() -> None:
