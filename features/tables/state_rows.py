@@ -27,9 +27,13 @@ NAMES = (
 _CHUNK = 64
 # Of a value's width, what one block keeps of the state.
 _BLOCK_WIDTH = 64
-# Of the rate of products: those of a chunk are small and wait for each other.
+# Of the rate of products: those of a chunk are small.
 _CHUNK_SHARE = 0.4
-_CHUNK_CYCLES = 2000.0
+# Cycles from one chunk's state to the next: loads, two products, a store, each after the one before.
+_CHUNK_CYCLES = 6000.0
+# Results of a convolution a core and cycle: four taps, an activation and their addresses are some 60
+# instructions of 128 lanes. H100, H200 and B200 give 2.0 to 2.4, whatever their memory.
+_RESULTS_PER_CYCLE = 2.2
 # Kernels of the chunked form: decay, products within chunks, their inverse, states, results.
 _CHUNKED_STARTS = 5.0
 
@@ -44,15 +48,15 @@ def state_columns(
     chunked = (attends > 0) & (length > 1)
     chunks = np.where(chunked, np.ceil(length / _CHUNK), 1.0)
     blocks = parallel * np.where(attends > 0, np.ceil(width / _BLOCK_WIDTH), 1.0) / cores
-    chunk_s = (
-        4 * _CHUNK * depth * _BLOCK_WIDTH / (facts.rate / cores * _CHUNK_SHARE)
-        + _CHUNK_CYCLES / device.clock_hz
-    )
+    chunk_flops = 4 * _CHUNK * depth * _BLOCK_WIDTH
+    chunk_s = chunk_flops / (facts.rate / cores) + _CHUNK_CYCLES / device.clock_hz
     chain_s = np.where(chunked, np.ceil(blocks) * chunks * chunk_s, start_s)
+    results_s = parallel * length * width / (_RESULTS_PER_CYCLE * cores * device.clock_hz)
     compute_s = np.where(chunked, facts.flops / (facts.rate * _CHUNK_SHARE), start_s)
+    compute_s = np.where(attends > 0, compute_s, results_s)
     starts = np.where(chunked, 1 + _CHUNKED_STARTS, 1.0)
-    base_s = np.where(chunked, np.maximum(np.maximum(memory_s, compute_s), chain_s), memory_s)
-    base_s = base_s + starts * start_s
+    bound_s = np.where(chunked | (attends == 0), np.maximum(memory_s, compute_s), memory_s)
+    base_s = np.where(chunked, np.maximum(bound_s, chain_s), bound_s) + starts * start_s
     columns = {
         "attends": attends,
         "log2_parallel": np.log2(parallel),

@@ -62,6 +62,9 @@ KERNELS: tuple[tuple[str, str], ...] = (
     ("moe_torch_flow_min_latency", "min_latency"),
     ("moe_torch_flow", "cutlass"),
     ("vllm_fused_moe", "triton"),
+    ("delta_rule_flashinfer", "flashinfer"),
+    # Of flash-linear-attention, written in Triton.
+    ("chunk_gated_delta_rule", "triton"),
     ("triton", "triton"),
     ("deepgemm", "deepgemm"),
     ("trtllm_mha", "trtllm_gen"),
@@ -113,8 +116,11 @@ def _read_table(folder: Path, table: Table) -> tuple[pl.DataFrame, dict[str, int
     frame = pl.read_parquet(folder / f"{table.file}.parquet")
     frame = _columns(frame.filter(pl.col("kernel_source").cast(pl.String).str.contains(table.part)), table)
     counts = {"available": frame.height}
+    frame = frame.filter(~pl.col("single"))
+    counts["prefill of one token: a step has rows of its own"] = counts["available"] - frame.height
+    before = frame.height
     frame = frame.filter(_kept(frame, table))
-    counts["another shape of the grid stands for it"] = counts["available"] - frame.height
+    counts["another shape of the grid stands for it"] = before - frame.height
     group = ["system", "stack", "kernel", table.precision, *(name for name in _PATHS if name in table.keys)]
     works = _works(frame, table)
     frame = frame.join(works, on=table.keys, how="left", maintain_order="left")
@@ -159,12 +165,15 @@ def _columns(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
         "gated": _gated(frame.columns),
         "precision": pl.lit("bfloat16"),
         "channels": _channels(frame.columns),
+        "single": (pl.col("phase") == "context") & (pl.col("seq_len") == 1)
+        if "phase" in frame.columns
+        else pl.lit(False),
         # TensorRT-LLM and the older SGLang of the A100 keep states in 16 bits: with 32 they beat the memory.
         "state_bytes": pl.when((pl.col("stack") == "trtllm") | (pl.col("system") == "a100_sxm"))
         .then(2)
         .otherwise(4),
     }
-    absent = [name for name in table.keys if name not in frame.columns]
+    absent = [name for name in (*table.keys, "single") if name not in frame.columns]
     frame = frame.with_columns(**{name: defaults[name] for name in absent})
     if "window_size" in table.keys:
         frame = frame.with_columns(pl.col("window_size").fill_null(0.0))
@@ -180,7 +189,7 @@ def _columns(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
         kernel=pl.Series([kernel_of(name, kind, table.name) for name, kind in pairs.iter_rows()])
     )
     return frame.join(pairs, on=sources, how="left", maintain_order="left").select(
-        "system", "stack", "kernel", *table.keys, latency=pl.col("latency").cast(pl.Float64) * 1e-3
+        "system", "stack", "kernel", "single", *table.keys, latency=pl.col("latency").cast(pl.Float64) * 1e-3
     )
 
 

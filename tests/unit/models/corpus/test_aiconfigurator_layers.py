@@ -91,6 +91,8 @@ def test_states_by_hand() -> None:
         ("vllm_fp8moe_flashinfer_cutlass_flashinferexperts", "cutlass"),
         ("vllm_fused_moe", "triton"),
         ("chunk_gated_delta_rule_flashinfer", "flashinfer"),
+        ("chunk_gated_delta_rule", "triton"),
+        ("fused_recurrent_gated_delta_rule_packed_decode", "own"),
         ("causal_conv1d_fn", "own"),
     ],
 )
@@ -136,11 +138,14 @@ def test_one_file_holds_two_kinds_of_states(tmp_path: Path) -> None:
         for name, latency_ms in (("causal_conv1d_fn", 0.005), ("chunk_gated_delta_rule", 0.05))
         for batch in range(1, 60)
     ]
+    # What a step's kernel does otherwise.
+    rows += [{**row, "seq_len": 1} for row in rows]
     pl.DataFrame(rows, schema_overrides={"latency": pl.Float32}).write_parquet(tmp_path / "gdn_perf.parquet")
     for name in ("causal_conv", "delta_rule"):
         table = next(table for table in LAYER_TABLES if (table.name, table.file) == (name, "gdn_perf"))
         made, counts = aiconfigurator_ops._read_table(tmp_path, table)
-        assert counts["available"] == 59
+        assert counts["available"] == 2 * 59
+        assert counts["prefill of one token: a step has rows of its own"] == 59
         assert set(made["subject"]) == {name}
         works = [json.loads(text)["work"] for text in made["configuration"]]
         # 2 x 16 x 128 keys and queries, 32 x 128 values.
