@@ -136,10 +136,14 @@ class RankMemory:
         rows = np.flatnonzero(part.line == Line.PARAMETER_GRADIENT)
         np.add.at(new, part.begin[rows], part.size_bytes[rows])
         np.subtract.at(new, part.ready[rows] + 1, part.size_bytes[rows])
+        activations, transients = lines[Line.SAVED] + lines[Line.RECOMPUTED], lines[Line.TRANSIENT]
+        if not part.training:
+            # Without a backward pass whatever is alive counts as activations, as on one device.
+            activations, transients = activations + transients, np.zeros(steps)
         return _Chunk(
             timeline=part,
-            activations=lines[Line.SAVED] + lines[Line.RECOMPUTED],
-            transients=lines[Line.TRANSIENT],
+            activations=activations,
+            transients=transients,
             gradients=lines[Line.PARAMETER_GRADIENT],
             new_gradients=np.cumsum(new)[:steps],
             piece=piece,
