@@ -112,9 +112,10 @@ def price_program(
     """Prices each distinct kernel of the program once; `step` corrects them for the job.
 
     Products that were timed on such a device keep their times: a whole iteration cannot tell forward's from
-    the gradients'. Where most products are such, kernels that stream their operands take at most 2.5 times
-    their time alone: what iterations put on them is in part what gradients of products took. The optimizer
-    keeps its op-level time under `fused_optimizer`: timed iterations ran torch's many passes.
+    the gradients'; so do layers that carry a state, of which no iteration was timed. Where most products are
+    such, kernels that stream their operands take at most 2.5 times their time alone: what iterations put on
+    them is in part what gradients of products took. The optimizer keeps its op-level time under
+    `fused_optimizer`: timed iterations ran torch's many passes.
     Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed,
     and what runs around those products is not what the timed frameworks run.
     """
@@ -135,8 +136,9 @@ def price_program(
         exact = step.costs(exact_works, count, exact_costs, device, exact_job)
         if count @ exact.time_s < count @ corrected.time_s:
             works, costs, corrected = exact_works, exact_costs, exact
-    timed = _timed_products(works, costs, device)
-    kept = timed | _of(works, lambda work: fused_optimizer and work.phase is Phase.OPTIMIZER)
+    timed = _timed(works, costs, device, _PRODUCT_MODELS)
+    kept = timed | _timed(works, costs, device, _STATE_MODELS)
+    kept |= _of(works, lambda work: fused_optimizer and work.phase is Phase.OPTIMIZER)
     time_s = np.where(kept, costs.time_s, corrected.time_s)
     products = _of(works, lambda work: work.family in _PRODUCTS)
     if 2 * (count * costs.time_s)[timed].sum() > (count * costs.time_s)[products].sum():
@@ -146,9 +148,15 @@ def price_program(
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
 
 
-def _timed_products(works: Sequence[OpWork], costs: OpCosts, device: DeviceSpec) -> NDArray[np.bool_]:
-    """(n,) products that were timed as kernels on such a device."""
-    return _of(works, lambda work: kernel_model(work, device) is KernelModel.PRODUCT) & ~costs.unmeasured
+def _timed(
+    works: Sequence[OpWork], costs: OpCosts, device: DeviceSpec, models: frozenset[KernelModel]
+) -> NDArray[np.bool_]:
+    """(n,) works of these models that were timed as kernels on such a device."""
+    return _of(works, lambda work: kernel_model(work, device) in models) & ~costs.unmeasured
+
+
+_PRODUCT_MODELS = frozenset({KernelModel.PRODUCT, KernelModel.EXPERTS})
+_STATE_MODELS = frozenset({KernelModel.STATE})
 
 
 def _of(works: Sequence[OpWork], test: Callable[[OpWork], bool]) -> NDArray[np.bool_]:

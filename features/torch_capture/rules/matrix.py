@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.features.dtype import Compute
+from predictor.features.ops.experts import touched_groups
 from predictor.features.programs.op_view import element_bits, vector_compute
 from predictor.features.programs.work import Contraction, Family, OpWork, Phase
 from predictor.features.torch_capture.call_view import (
@@ -69,33 +70,36 @@ def product(view: CallView) -> tuple[OpWork, ...]:
 
 @ATEN_RULES.register("aten", "_grouped_mm")
 def grouped_product(view: CallView) -> tuple[OpWork, ...]:
-    """Rows sorted by group (experts), each group with a matrix of its own; groups taken as equally large.
+    """Rows sorted by group (experts), each group with a matrix of its own; rows choose groups by chance.
 
     (T x k)(G x k x n) multiplies T rows; (m x T)(T x n) sums T rows, into one result per group.
     """
     left, right, out = view.tensor("self"), view.tensor("mat2"), view.output
     groups = next((item.shape[0] for item in (left, right, out) if len(item.shape) == 3), 1)
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    kind, unread = "bmm", 0
     # Of the three extents, the one that the groups share out.
     if len(out.shape) == 3:
         shape = Contraction(groups, m, n, -(-k // groups))
     elif len(left.shape) == 2:
-        shape = Contraction(groups, -(-m // groups), n, k)
+        active = touched_groups(groups, m)
+        shape = Contraction(active, -(-m // active), n, k)
+        kind, unread = "grouped_matmul", stored_bytes((right,)) * (groups - active) // groups
     else:
         shape = Contraction(groups, m, -(-n // groups), k)
     return (
         OpWork(
             family=Family.BATCHED_MATMUL,
-            kind="bmm",
+            kind=kind,
             phase=view.call.phase,
             compute=_compute(view, left, right),
             shape=shape,
             element_bits=element_bits([left.value, right.value, out.value]),
             matrix_flops=2 * m * k * n,
             vector_flops=0,
-            read_bytes=stored_bytes((left, right)),
+            read_bytes=stored_bytes((left, right)) - unread,
             write_bytes=stored_bytes((out,)),
-            parameter_bytes=stored_bytes([item for item in (left, right) if item.is_weight]),
+            parameter_bytes=max(0, stored_bytes([x for x in (left, right) if x.is_weight]) - unread),
         ),
     )
 

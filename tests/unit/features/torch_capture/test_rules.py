@@ -110,6 +110,11 @@ def test_experts_multiply_their_own_rows() -> None:
     work = found[-1]
     assert work.shape == Contraction(4, 8, 24, 16)
     assert work.matrix_flops == 2 * 32 * 16 * 24
+    assert work.kind == "grouped_matmul"
+    # Four rows are expected to meet three of four matrices: 4 * (1 - (3/4)^4) = 2.7.
+    few = works(experts, ones(4, 16), shapes=((4, 16, 24),))[-1]
+    assert few.shape == Contraction(3, 2, 24, 16)
+    assert few.read_bytes == 2 * (4 * 16 + 3 * 16 * 24)
 
 
 def test_repeated_elements_are_read_once() -> None:
