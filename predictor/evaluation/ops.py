@@ -2,7 +2,7 @@
 
 T9: every chip of the aiconfigurator tables is left out with its near-twin (H100 and H200; B200 and GB200) and
 judged by boosters that saw the other chips only; `layer gemm` are vidur's products inside running layers,
-`experts` whole layers of one rank, `state convolution` and `linear attention` the parts of layers that carry a
+`experts` whole layers of one rank, `state convolution` and `linear attention` the parts of layers with a
 state. The library that ran is known, as a user knows what serves a model; rows that end in `library untold`
 hide it. `twin known` leaves one board out alone. T10: shapes of the same tables and of NeuSight's, on devices
 that the boosters know. Intervals are calibrated on the chips other than the judged one, by situation (types
