@@ -145,10 +145,12 @@ class _Dispatch:
 
     def _split_weight(self, name: str, index: int) -> None:
         """A matrix (or bias) per expert, and what it is cast from."""
-        experts = self._graph.values[self._graph.nodes[index].inputs[1]].shape[0]
+        matrices = self._graph.values[self._graph.nodes[index].inputs[1]].shape
         shape = self._graph.values[name].shape
-        if len(shape) < _ROWS or shape[0] != experts or self._values[name].shape != shape:
+        # Scales of one number (of FP8 activations) are every rank's.
+        if len(shape) < _ROWS or shape[0] != matrices[0] or self._values[name].shape != shape:
             return
+        experts = matrices[0]
         self._values[name] = replace(self._values[name], shape=(experts // self._book.parts, *shape[1:]))
         if name in self._graph.parameters:
             self._made.split[name] = Split(0, 1, (experts,))

@@ -95,6 +95,7 @@ class _Realiser:
             self._place(index, node)
         outputs = tuple(self._finished(name).name for name in self._graph.outputs)
         self._drop_unread(outputs)
+        self._load_parts()
         touched = {name for node in self._nodes for name in (*node.inputs, *node.outputs) if name}
         touched |= {*self._graph.inputs, *outputs, *self._graph.parameters, *self._graph.buffers}
         self._result.graph = replace(
@@ -116,6 +117,24 @@ class _Realiser:
                 kept.append(node)
                 needed.update(node.inputs)
         self._nodes = kept[::-1]
+
+    def _load_parts(self) -> None:
+        """Inputs of which a rank reads one part alone arrive as that part: its heads of cached keys."""
+        readers: dict[str, list[Node]] = {name: [] for name in self._graph.inputs}
+        for node in self._nodes:
+            for name in readers.keys() & set(node.inputs):
+                readers[name].append(node)
+        parts: dict[str, str] = {}
+        for name, found in readers.items():
+            if len(found) == 1 and (found[0].domain, found[0].op_type) == ("perfcast", "Scatter"):
+                part = found[0].outputs[0]
+                parts[part] = name
+                self._values[name] = replace(self._values[name], shape=self._values[part].shape)
+        self._nodes = [
+            replace(node, inputs=tuple(parts.get(name, name) for name in node.inputs))
+            for node in self._nodes
+            if node.outputs[0] not in parts
+        ]
 
     def _place(self, index: int, node: Node) -> None:
         options = self._wanted.axes.get(index, ())

@@ -65,3 +65,12 @@ def scatter_elements(op: OpView, operand: int, split: Split, parts: int) -> Axis
     if operand in (1, 2) and operand_of(op, operand).shape == indices.shape:
         return along(op, {1: split, 2: split})
     return "ScatterElements writes anywhere"
+
+
+@SHARD_RULES.register("", "TensorScatter")
+def tensor_scatter(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
+    """A cache of keys or values: each rank writes the new positions of the heads that it holds."""
+    axis = op.integer("axis", -2) % len(op.input(0).shape)
+    if split.dim in (0, axis):
+        return "TensorScatter writes any position of a sample"
+    return along(op, {0: split, 1: split, -1: split})

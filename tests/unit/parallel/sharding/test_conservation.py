@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from predictor.features.architectures import architecture
+from predictor.features.architectures.from_config import from_config
 from predictor.features.builder import GraphBuilder
 from predictor.features.graph import Graph
 from predictor.features.lowering.lower import lower
@@ -20,7 +21,7 @@ from predictor.features.reading.reader import read_graph
 from predictor.parallel.plan import Plan
 from predictor.parallel.sharding import sharding
 from predictor.parallel.sharding.front import NOT_SPLIT
-from predictor.types import Mode, Optimizer
+from predictor.types import Mode, Optimizer, Weights
 from tests.unit.parallel.sharding.models import (
     BATCH,
     CONFIGS,
@@ -136,6 +137,20 @@ def test_any_plan_on_any_graph(name: str, plan: Plan, mode: Mode) -> None:
 def exchanged(program: Program, phase: Phase) -> list[Transfer]:
     shapes = [op.work.shape for op in program.ops if op.work.phase is phase]
     return [shape for shape in shapes if isinstance(shape, Transfer)]
+
+
+@pytest.mark.parametrize("weights", Weights)
+def test_experts_in_few_bits_are_split_as_full_ones(weights: Weights) -> None:
+    whole = read_graph(from_config(CONFIGS["mixtral"], batch=BATCH, sequence=SEQUENCE))
+    narrow = lower(whole, weights=weights, training=False)
+    local = sharding(narrow, Plan(dp=2, ep=2), training=False).graph
+    held = [
+        (narrow.values[name].shape, local.values[name].shape)
+        for name in narrow.parameters | narrow.buffers
+        if len(narrow.values[name].shape) == 3 and narrow.values[name].shape[0] == 4
+    ]
+    assert len(held) == 2 * LAYERS
+    assert all(mine == (all_[0] // 2, *all_[1:]) for all_, mine in held)
 
 
 @pytest.mark.parametrize("load_imbalance", [1.0, 1.5])

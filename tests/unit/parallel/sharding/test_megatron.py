@@ -208,6 +208,21 @@ def test_precision_and_compiler_change_no_count(precision: Precision, runtime: R
         assert sum(exchanges(program, phase).values()) == 2 * LAYERS + 1
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "phi3"])
+def test_a_step_of_a_decoder_keeps_the_cache_of_its_own_heads(name: str) -> None:
+    whole = lower(read_graph(from_config(CONFIGS[name], batch=BATCH, past_length=16)), training=False)
+    local = shard(whole, Plan(tp=2), training=False)
+    caches = [value for value in whole.inputs if len(whole.values[value].shape) == 4]
+    assert len(caches) == 2 * LAYERS
+    for value in caches:
+        batch, heads, length, width = whole.values[value].shape
+        assert local.values[value].shape == (batch, heads // 2, length, width)
+    made = [node.op_type for node in local.nodes if node.domain == "perfcast"]
+    # Two all-reduces a layer and that of the vocabulary: new keys and values cross no link.
+    assert made.count("AllReduce") == 2 * LAYERS + 1
+    assert made.count("Scatter") == 0
+
+
 def test_an_unknown_group_is_refused() -> None:
     with pytest.raises(InvalidPlan):
         Plan(tp=2).group_size("sp")
