@@ -59,7 +59,7 @@ def _loads(tokens: int, rows: int, experts: int, skew: float) -> NDArray[np.intp
     law = np.sort(law * rows / law.sum())[::-1]
     for _ in range(_FILLINGS):
         law *= rows / np.minimum(law, tokens).sum()
-    loads = np.rint(np.minimum(law, tokens)).astype(np.intp)
+    loads: NDArray[np.intp] = np.rint(np.minimum(law, tokens)).astype(np.intp)
     lost = rows - int(loads.sum())
     # An expert with all tokens can take no more.
     free = np.flatnonzero(loads < tokens) if lost > 0 else np.flatnonzero(loads > 1)

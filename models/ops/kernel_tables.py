@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from predictor.features.programs.work import OpWork
 from predictor.features.programs.work_json import work_from_json
-from predictor.features.tables.kernel_rows import KernelModel, Run, kernel_model, kernel_rows
+from predictor.features.tables.kernel_facts import Run
+from predictor.features.tables.kernel_rows import KernelModel, kernel_model, kernel_rows
 from predictor.features.tables.rows import FeatureMatrix
 from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec

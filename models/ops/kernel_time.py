@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from predictor.errors import InvalidBundle
 from predictor.features.programs.work import AttentionShape, OpWork, Phase
+from predictor.features.tables.kernel_facts import Run
 from predictor.features.tables.kernel_rows import (
     NAMES,
     KernelModel,
-    Run,
     kernel_rows,
     schema_hash,
     usual_run,

@@ -7,14 +7,13 @@ import pytest
 
 from predictor.features.dtype import Compute
 from predictor.features.programs.work import AttentionShape, Contraction, Family, OpWork, Phase
+from predictor.features.tables.kernel_facts import Run, start_time_s
 from predictor.features.tables.kernel_rows import (
     NAMES,
     KernelModel,
-    Run,
     kernel_model,
     kernel_rows,
     schema_hash,
-    start_time_s,
 )
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceSpec

@@ -13,7 +13,8 @@ from predictor.errors import InvalidBundle
 from predictor.features.dtype import Compute
 from predictor.features.programs.work import OpWork, Phase
 from predictor.features.programs.work_json import work_to_json
-from predictor.features.tables.kernel_rows import KernelModel, Run, kernel_rows
+from predictor.features.tables.kernel_facts import Run
+from predictor.features.tables.kernel_rows import KernelModel, kernel_rows
 from predictor.files import write_whole
 from predictor.hardware.catalog import find_device
 from predictor.models.booster import load_booster

@@ -10,7 +10,8 @@ import pytest
 
 from predictor.features.programs.work import Contraction, OpWork, Phase
 from predictor.features.programs.work_json import work_to_json
-from predictor.features.tables.kernel_rows import KernelModel, Run, kernel_model, kernel_rows, schema_hash
+from predictor.features.tables.kernel_facts import Run
+from predictor.features.tables.kernel_rows import KernelModel, kernel_model, kernel_rows, schema_hash
 from predictor.files import write_whole
 from predictor.hardware.catalog import find_device
 from predictor.models.booster import load_booster
