@@ -90,6 +90,7 @@ class RankMemory:
         self._rank = rank
         self._away = away
         self._chunks: dict[tuple[int, int, bool], _Chunk] = {}
+        self._input_pieces = _input_pieces(rank, len(timeline.held.input_bytes))
         self.weights: PieceWeights = piece_weights(rank, timeline)
 
     @property
@@ -101,6 +102,12 @@ class RankMemory:
     def timeline(self) -> MemoryTimeline:
         """Of the whole rank."""
         return self._timeline
+
+    def input_bytes(self, pieces: Sequence[int]) -> float:
+        """Of the inputs that these pieces are the first to read: caches lie where their layer runs."""
+        own = frozenset(pieces)
+        sizes = self._timeline.held.input_bytes
+        return float(sum(size for size, piece in zip(sizes, self._input_pieces, strict=True) if piece in own))
 
     def chunk(self, first: int, last: int, *, offloaded: bool) -> _Chunk:
         """Pieces `first` to `last` - 1; `offloaded`: activations leave while other layers run."""
@@ -193,6 +200,16 @@ def stage_memories(
     return [_stage(memory, cuts, stage, plan, training, buffers, expert_shards) for stage in range(plan.pp)]
 
 
+def _input_pieces(rank: RankProgram, count: int) -> list[int]:
+    """The piece that first reads each input; the first one where that is not known."""
+    graph, pieces = rank.graph, rank.pieces
+    if graph is None or pieces is None:
+        return [0] * count
+    of_node = pieces.piece_of_nodes()
+    readers = (graph.consumers.get(name, ()) for name in graph.inputs)
+    return [of_node[min(found)] if found else 0 for found in readers]
+
+
 def worst_stage(stages: Sequence[StageMemory]) -> StageMemory:
     """The stage that needs the most; the first of equals."""
     return max(stages, key=lambda item: (item.peak_bytes, -item.stage))
@@ -217,7 +234,7 @@ def _stage(
     # A sum in FP32 is twice as wide as what a product of 16 bits adds to it; a fused product adds directly.
     new_share = 0.0 if buffers.fused else 0.5 if buffers.wide else 1.0
     held = memory.timeline.held
-    inputs = float(sum(held.input_bytes)) if stage == 0 else 0.0
+    inputs = memory.input_bytes(pieces)
     fixed = {
         "parameters": weights.weights + held.buffer_bytes - memory.weights.frozen_bytes,
         "optimizer_state": weights.state,
@@ -317,7 +334,7 @@ def stage_levels(
     pieces = [piece for first, last in cuts for piece in range(first, last)]
     weights = stage_weights(memory.weights, pieces, plan, training=training, buffers=TORCH_BUFFERS)
     held = memory.timeline.held
-    inputs = float(sum(held.input_bytes)) if worst.stage == 0 else 0.0
+    inputs = memory.input_bytes(pieces)
     chunk = chunks[worst.chunk]
     parts: dict[str, list[FloatArray]] = {
         name: [] for name in ("parameters", "gradients", "activations", "workspace")

@@ -141,3 +141,17 @@ def test_choices_of_training_leave_the_memory_of_inference_as_it_is(
     plain, planned = (predictor.predict(replace(alone, plan=one)) for one in (Plan(), plan))
     assert planned.memory_breakdown_bytes == pytest.approx(plain.memory_breakdown_bytes)
     assert planned.memory_breakdown_bytes["activations"] > 0
+
+
+@pytest.mark.parametrize("plan", [Plan(pp=2), Plan(pp=4), Plan(tp=2), Plan(pp=2, tp=2)])
+def test_cached_keys_lie_where_their_layers_and_heads_are(predictor: Predictor, plan: Plan) -> None:
+    step = from_config({**CONFIG, "n_positions": 2048}, past_length=2000)
+    whole = PredictionRequest(step, "a100-sxm-80gb", 64, precision="bf16")  # type: ignore[arg-type]
+    # 64 samples x 2001 positions x 128 numbers of 2 bytes, keys and values of 4 layers.
+    cached_bytes = 64 * 2001 * 128 * 2 * 2 * 4
+    alone, split = (
+        predictor.predict(replace(whole, plan=one)).memory_breakdown_bytes["activations"]
+        for one in (Plan(), plan)
+    )
+    assert alone == pytest.approx(cached_bytes, rel=0.02)
+    assert split == pytest.approx(cached_bytes / plan.device_count, rel=0.06)
