@@ -6,7 +6,8 @@ judged by boosters that saw the other chips only; `layer gemm` are vidur's produ
 state. The library that ran is known, as a user knows what serves a model; rows that end in `library untold`
 hide it. `twin known` leaves one board out alone. T10: shapes of the same tables and of NeuSight's, on devices
 that the boosters know. Intervals are calibrated on the chips other than the judged one, by situation (types
-below 16 bits, short kernels); the row `new chips` pools them. Intel's B60, timed through its host, is apart.
+below 16 bits, short kernels); the row `new chips` pools them; those of new shapes on the other half of the
+shapes. Intel's B60, timed through its host, is apart.
 """
 
 from __future__ import annotations
@@ -102,28 +103,29 @@ def _chip_rows(table: KernelTable, judged: Judged, which: str, suffix: str) -> l
             chosen = (kind == group) & (device == name)
             goal = _GOAL.get(group) if not suffix else None
             rows += _errors(residual[chosen], "T9", _CHIP, f"{group}:{name}{suffix}", goal)
-    inside = _within(table, judged, residual)
+    inside = _within(table, judged, residual, chip)
     for name in np.unique(chip).tolist():
         rows += _coverage(inside[chip == name], f"{table.model}:{name}{suffix}")
     return [*rows, *_coverage(inside, f"{table.model}: new chips{suffix}")]
 
 
-def _within(table: KernelTable, judged: Judged, residual: FloatArray) -> Bools:
-    """(n,) whether intervals that other chips' residuals give, by situation, hold a chip's rows."""
-    chip = table.chip[judged.rows]
-    group = np.char.add(chip, table.subset[judged.rows])
+def _within(
+    table: KernelTable, judged: Judged, residual: FloatArray, side: NDArray[np.str_] | NDArray[np.intp]
+) -> Bools:
+    """(n,) whether intervals that the other sides' residuals give, by situation, hold the rows of a side."""
+    group = np.char.add(table.chip[judged.rows], table.subset[judged.rows])
     place = situations(table.model, table.features, table.compute)[judged.rows]
     inside = np.zeros(len(residual), dtype=np.bool_)
-    for name, code in sorted(set(zip(chip.tolist(), place.tolist(), strict=True))):
-        own, others = (chip == name) & (place == code), (chip != name) & (place == code)
-        # What no other chip shows is judged by all that they show.
-        others = others if others.any() else chip != name
+    for name, code in sorted(set(zip(side.tolist(), place.tolist(), strict=True))):
+        own, others = (side == name) & (place == code), (side != name) & (place == code)
+        # What no other side shows is judged by all that they show.
+        others = others if others.any() else side != name
         inside[own] = np.abs(residual[own]) <= grouped_quantile(residual[others], group[others])
     return inside
 
 
-def _coverage(inside: Bools, group: str) -> list[EvaluationRow]:
-    return coverage_row(inside, id="T11", suite=SUITE, hold=_CHIP, group=group)
+def _coverage(inside: Bools, group: str, hold: str = _CHIP) -> list[EvaluationRow]:
+    return coverage_row(inside, id="T11", suite=SUITE, hold=hold, group=group)
 
 
 def _apart_rows(
@@ -151,7 +153,9 @@ def _shape_rows(table: KernelTable, judged: Judged) -> list[EvaluationRow]:
         for name in np.unique(device[chosen]).tolist():
             label = f"{group}:{name}, new shapes"
             rows += _errors(judged.told[chosen & (device == name)], "T10", _SHAPE, label, None)
-    return rows
+    # Half of the shapes by the widths that the other half asks for.
+    inside = _within(table, judged, judged.told, table.shape[judged.rows] % 2)
+    return [*rows, *_coverage(inside, f"{table.model}: new shapes", _SHAPE)]
 
 
 def score_vectors(corpus: Path, progress: Progress = silent) -> list[EvaluationRow]:
