@@ -137,9 +137,15 @@ def _rated_watts(device: DeviceSpec, compute: str) -> float | None:
     return energy * (device.clock_hz * 1e-9) ** 2 * rated * 1e-12 * faster
 
 
+# Best products of CDNA boards reach this share of what NVIDIA's do: .514 of an MI300X's rating, .803 of an
+# H100's (the same tables, which hold no other board of AMD's).
+_CDNA, _CDNA_SHARE = "cdna", 0.64
+
+
 def sustained_matrix_rate(device: DeviceSpec, compute: str) -> float:
-    """FLOP/s of matrix products in `compute` that the device can hold at its power limit."""
-    return matrix_peak(device, compute) * sustained_fraction(device, compute)
+    """FLOP/s of products in `compute` that a device holds at its power limit, in its maker's libraries."""
+    rate = matrix_peak(device, compute) * sustained_fraction(device, compute)
+    return rate * _CDNA_SHARE if device.architecture.lower().startswith(_CDNA) else rate
 
 
 # Share of the rated bandwidth that reading takes (Azure AI benchmarking guide, HBM bandwidth, Dot): A100 SXM
