@@ -14,7 +14,6 @@ from pathlib import Path
 from predictor.models.corpus.ml_energy import run_rows
 from predictor.models.corpus.schema import Counted, canonical
 
-
 SOURCE = "ml-energy-leaderboard-v2"
 DEVICES: Mapping[str, str] = {
     "NVIDIA A100-SXM4-40GB": "a100-sxm-40gb",

@@ -143,14 +143,14 @@ def step_work(job: ServingJob, device: DeviceSpec) -> StepWork:
     held = (width * shape.fixed_parameters + 4 * shape.head_parameters) / ranks
     held += width * experts / job.expert_ranks
     room = (_USABLE * device.memory_bytes - held) * ranks
-    longest = job.prompt_tokens + job.output_tokens
     if room <= 0:
         raise InvalidRequest(
             f"{held / 1e9:.0f} GB of weights a device do not fit into {device.id}; use more devices",
             field="devices",
         )
-    batch = min(job.batch / job.replicas, max(1.0, room / max(shape.cache_bytes(longest), 1.0)))
+    # Caches grow with their answers and servers admit on what is free now, so the mean length decides.
     context = job.prompt_tokens + job.output_tokens / 2
+    batch = min(job.batch / job.replicas, max(1.0, room / max(shape.cache_bytes(context), 1.0)))
     touched = shape.touched_experts(batch * job.expert_ranks / ranks)
     routed = shape.expert_layers * touched * shape.expert_parameters * ranks / job.expert_ranks
     read = width * (shape.fixed_parameters + routed) + 2 * shape.head_parameters
