@@ -29,6 +29,10 @@ A fused block also carries `eager_kernel_count`: kernels launched had it been wr
 
 Marks:
     Conv, perfcast_channels_last = 1        its images lie channels-last
+    Add and the like, perfcast_mixed_order = 1
+                                            operands are adjacent along different axes: one of them is read
+                                            across memory, as a transposition reads
+    Conv, perfcast_fused_bias = 1           its bias is added by the kernel that reads it
     Transpose, perfcast_view = 1            only strides change: after fuse every Transpose and Reshape is
                                             free, and copies are Contiguous nodes; engines without strides:
                                             the kernel beside it reorders

@@ -5,7 +5,7 @@ on any path. Two linear passes decide that. Forward: a node's depth is the large
 on a path to it. Backward: a fusible node is postponed to the depth of its first reader. Neighbours equal
 in postponed depth belong together; a path between them through another kernel would make the later one
 deeper, so groups form no cycle. Traffic inside a group is free; its inputs and the values read outside it
-are paid.
+are paid. The bias of a convolution is written with what reads the convolution, where that is such a kernel.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _FUSIBLE = frozenset(
     {Family.ELEMENTWISE, Family.NORMALIZATION, Family.SOFTMAX, Family.REDUCTION, Family.COPY}
 )
 
+_BIASED = frozenset({"Conv", "ConvTranspose"})
+
 _Works: TypeAlias = list[tuple[OpWork, ...] | None]
 """Per node: its kernels, none for a view; None where no rule knows the op."""
 
@@ -39,6 +41,7 @@ def group_pointwise(graph: Graph) -> Graph:
         node.op_type not in COLLECTIVE_OPS and work is not None and all(w.family in _FUSIBLE for w in work)
         for node, work in zip(graph.nodes, works, strict=True)
     ]
+    graph = _with_merged_biases(graph, works, fusible)
     postponed = _postponed_depths(graph, fusible)
     groups = _groups(graph, fusible, postponed)
     replaced: dict[int, Node | None] = {}
@@ -50,6 +53,32 @@ def group_pointwise(graph: Graph) -> Graph:
         replaced[members[-1]] = _fused(graph, members, works)
     nodes = [replaced.get(index, node) for index, node in enumerate(graph.nodes)]
     return replace(graph, nodes=_sorted([node for node in nodes if node is not None]))
+
+
+def _with_merged_biases(graph: Graph, works: _Works, fusible: list[bool]) -> Graph:
+    """`graph` whose convolutions leave their bias to the kernel that reads them (inductor's lowering)."""
+    nodes = list(graph.nodes)
+    for index, node in enumerate(graph.nodes):
+        if (
+            node.op_type in _BIASED
+            and len(works[index] or ()) > 1
+            and _is_read_by(graph, index, works, fusible)
+        ):
+            nodes[index] = replace(node, attributes={**node.attributes, "perfcast_fused_bias": 1})
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _is_read_by(graph: Graph, index: int, works: _Works, fusible: list[bool]) -> bool:
+    """Whether a fusible kernel reads a node's result, directly or through views."""
+    waiting = [index]
+    for place in waiting:
+        for name in graph.nodes[place].outputs:
+            for reader in graph.consumers.get(name, ()):
+                if fusible[reader] and works[reader]:
+                    return True
+                if fusible[reader]:
+                    waiting.append(reader)
+    return False
 
 
 def forward_work(

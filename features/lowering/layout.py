@@ -106,12 +106,29 @@ def _step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:
     for position, name in enumerate(node.inputs):
         if accepts and name in strided and not accepts(draft.shape(name), strided[name], position):
             node = _with_copy(draft, strided, node, position, copies)
+    if _reads_across(draft, strided, node):
+        node = replace(node, attributes={**node.attributes, "perfcast_mixed_order": 1})
     for name, order in zip(node.outputs, _output_orders(draft, strided, node), strict=False):
         if name:
             _set(draft, strided, name, in_order(draft.shape(name), order))
     if node.op_type in _CONVOLUTIONS and node.outputs[0] in strided:
         node = _marked(node)
     return [*copies, node]
+
+
+def _reads_across(draft: Draft, strided: _Strided, node: Node) -> bool:
+    """Whether a pointwise kernel's whole operands differ in the axis that is adjacent in memory."""
+    if node.domain or node.op_type in _ACCEPTS or node.op_type in _VIEWS or node.op_type == "Concat":
+        return False
+    target = draft.shape(node.outputs[0])
+    whole = [name for name in node.inputs if name and draft.shape(name) == target]
+    return len({_innermost(target, _strides(draft, strided, name)) for name in whole}) > 1
+
+
+def _innermost(shape: Shape, strides: Strides) -> int:
+    """The axis along which elements are adjacent; -1 where there is none."""
+    wide = [axis for axis in axes_by_stride(shape, strides) if shape[axis] > 1]
+    return wide[-1] if wide else -1
 
 
 def _same_ranks(draft: Draft, node: Node, found: tuple[Strides, ...]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from predictor.errors import InvalidRequest
 from predictor.features.graph import Graph, Node
+from predictor.features.lowering.compiler_layout import lays_images_last
 from predictor.features.lowering.engines import ENGINES, fuse_for_engine
 from predictor.features.lowering.fusion import recognise
 from predictor.features.lowering.grouping import group_pointwise
@@ -54,6 +55,8 @@ def lower(
         graph = mark_updates(graph)
     if runtime is not Runtime.EAGER and not training:
         graph = fuse_quantised(graph)
+    if runtime is Runtime.COMPILED and lays_images_last(graph, training=training):
+        layout = Layout.NHWC
     typed = apply_precision(store_weights(recognise(graph, runtime, layout, release), weights), precision)
     if split is not None:
         typed = split(typed)

@@ -3,7 +3,7 @@
 FLOPs 2 * N * C_out * prod(out) * C_in/groups * prod(kernel) (for the transposed form with in and out
 exchanged); the data gradient and the weight gradient ask for the same number. Padding only matters through
 the output's shape. A bias is a second, elementwise kernel, as frameworks run it on GPUs, unless
-`perfcast_fused_bias` = 1 says otherwise.
+`perfcast_fused_bias` = 1 says otherwise or torch's own kernel for depthwise images runs, which adds it.
 """
 
 from __future__ import annotations
@@ -90,13 +90,28 @@ def convolve(
     )
 
 
+def _is_torchs_own(shape: Convolution, compute: Compute) -> bool:
+    """Whether torch runs its own depthwise kernel, which takes a bias, and not cuDNN's.
+
+    Rows of images one after another: cuDNN's is used in FP16 alone, for squares of 1, 3 or 5 that are not
+    dilated and 32 channels or more (torch, ATen/native/Convolution.cpp, `use_cudnn_depthwise`).
+    """
+    images = len(shape.kernel) in (2, 3) and not shape.channels_last and not shape.transposed
+    if not images or shape.groups != shape.in_channels or shape.groups == 1:
+        return False
+    is_small = len(shape.kernel) == 2 and shape.kernel[0] == shape.kernel[1] and shape.kernel[0] in (1, 3, 5)
+    is_dilated = any(step > 1 for step in shape.dilations)
+    return compute is not Compute.FP16 or not is_small or is_dilated or shape.in_channels < 32
+
+
 @WORK_RULES.register("", "Conv", "ConvTranspose")
 def conv(op: OpView) -> tuple[OpWork, ...]:
     """The convolution, and the bias added in place."""
     data, weight, out, bias = op.input(0), op.input(1), op.output(), op.optional(2)
     shape = geometry(op, data, weight, out)
-    main = convolve(op, shape, op.matrix_compute(0, 1), (data, weight), out)
-    if bias is None or op.integer("perfcast_fused_bias"):
+    compute = op.matrix_compute(0, 1)
+    main = convolve(op, shape, compute, (data, weight), out)
+    if bias is None or op.integer("perfcast_fused_bias") or _is_torchs_own(shape, compute):
         return (main,)
     return main, pointwise(op, "bias", 1, reads=(out, bias), writes=(out,))
 

@@ -35,6 +35,8 @@ class Pointwise:
     keeps: Keeps = Keeps.INPUT
 
 
+MIXED_ORDER = "mixed_order"
+
 UNARY: dict[str, Pointwise] = {
     "Relu": Pointwise("relu", 1, 1, Keeps.OUTPUT),
     "Sigmoid": Pointwise("sigmoid", 4, 3, Keeps.OUTPUT),
@@ -152,6 +154,11 @@ def _entry(op: OpView) -> Pointwise:
     return UNARY["Gelu"] if op.op_type.endswith("Gelu") else UNARY[op.op_type]
 
 
+def _kind(op: OpView, kind: str) -> str:
+    """`kind`, or that of a kernel which reads an operand across memory, as transpositions do."""
+    return MIXED_ORDER if op.integer("perfcast_mixed_order") else kind
+
+
 @WORK_RULES.register("", *NARY)
 def nary(op: OpView) -> tuple[OpWork, ...]:
     """One kernel for two operands (three for Where); one per further operand of the variadic ops."""
@@ -159,7 +166,7 @@ def nary(op: OpView) -> tuple[OpWork, ...]:
     operands, out = [value for value in op.inputs if value is not None], op.output()
     if op.op_type not in _CHAINED or len(operands) <= 2:
         flops = 0 if len(operands) == 1 else entry.flops
-        return (pointwise(op, entry.kind, flops),)
+        return (pointwise(op, _kind(op, entry.kind), flops),)
     works = [pointwise(op, entry.kind, entry.flops, reads=operands[:2], writes=(out,))]
     # Operands may be thousands, of few types.
     known: dict[tuple[Shape, DType, bool], OpWork] = {}
@@ -212,7 +219,7 @@ def mul_backward(op: OpView) -> Backward:
 @WORK_RULES.register("perfcast", "Addcmul")
 def addcmul(op: OpView) -> tuple[OpWork, ...]:
     """bias + a * b in one kernel."""
-    return (pointwise(op, "addcmul", 2),)
+    return (pointwise(op, _kind(op, "addcmul"), 2),)
 
 
 @BACKWARD_RULES.register("perfcast", "Addcmul")

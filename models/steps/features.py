@@ -23,6 +23,7 @@ from predictor.features.programs.work_table import (
     LAUNCHES,
     MATRIX_FLOPS,
     PARAMETER_BYTES,
+    PASSES,
     READ_BYTES,
     VECTOR_FLOPS,
     WRITE_BYTES,
@@ -118,6 +119,7 @@ _BY_KIND: Mapping[str, str] = {
     "sqrt": "power",
     "cast": "cast",
     "transpose": "transpose",
+    "mixed_order": "transpose",
     "concat": "concat",
 }
 _DENSE, _POINTWISE, _GROUPED, _DEPTHWISE, _TRANSPOSED = (
@@ -169,6 +171,10 @@ _COMPUTE_BITS: Mapping[Compute, float] = {
     Compute.INT8: 8,
     Compute.FP4: 4,
 }
+_LARGEST_WINDOW = 49
+_PADDING = 8 * 32
+"""Channels and columns of the product that one group of a padded depthwise convolution becomes."""
+_WEIGHT_GRADIENT = PASSES.index("weight_gradient")
 _ALIGNMENT_CAP = 64
 _VERSION = 3
 
@@ -187,7 +193,7 @@ def classes(table: WorkTable) -> NDArray[np.intp]:
     codes = np.array([_class_code(str(pair)) for pair in pairs], dtype=np.intp)[inverse]
     convolution = table.family == FAMILIES.index(Family.CONVOLUTION)
     if convolution.any():
-        codes[convolution] = _convolution_classes(convolution_facts(table.take(convolution)))
+        codes[convolution] = _convolution_classes(table.take(convolution))
     return codes
 
 
@@ -197,10 +203,30 @@ def _class_code(pair: str) -> int:
     return _CLASS_CODE[_BY_KIND.get(kind, by_family) if by_family != "optimizer" else by_family]
 
 
-def _convolution_classes(facts: ConvolutionFacts) -> NDArray[np.intp]:
+def runs_padded(table: WorkTable, facts: ConvolutionFacts) -> NDArray[np.bool_]:
+    """(n,) depthwise convolutions that cuDNN runs as products, each group padded to a tile of its own.
+
+    Its depthwise kernels for images channels-last end at 7 x 7. Beyond, timm's ConvMixers of 9 x 9 take what
+    a product of 32 columns and 8 channels a group takes at the peak of the tensor units (RTX 4090: 8.16 s
+    measured, 8.09 so; RTX 3090: 18.0, 18.8; before cuDNN 8.3, with 128 columns, 75.8, 75.3), and compiled
+    MixNets what their 9 x 9 add (72 ms and 72, 116 and 110). Weight gradients do not run so.
+    """
+    narrow = table.compute != COMPUTES.index(Compute.FP32)
+    large = facts.is_depthwise & (facts.taps > _LARGEST_WINDOW) & (facts.channels_last > 0)
+    return np.asarray(large & narrow & (facts.pass_code != _WEIGHT_GRADIENT), dtype=np.bool_)
+
+
+def _convolution_classes(table: WorkTable) -> NDArray[np.intp]:
+    facts = convolution_facts(table)
     base = np.select(
-        [facts.transposed > 0, facts.is_depthwise, facts.groups > 1, facts.taps == 1],
-        [_TRANSPOSED, _DEPTHWISE, _GROUPED, _POINTWISE],
+        [
+            facts.transposed > 0,
+            runs_padded(table, facts),
+            facts.is_depthwise,
+            facts.groups > 1,
+            facts.taps == 1,
+        ],
+        [_TRANSPOSED, _DENSE, _DEPTHWISE, _GROUPED, _POINTWISE],
         _DENSE,
     )
     suffix = np.array(_PASS_SUFFIX)[facts.pass_code.astype(np.intp)]
@@ -260,8 +286,13 @@ COMPUTE, WEIGHTS, ACTIVATIONS, CALLS = range(4)
 def parts(table: WorkTable, facts: DeviceFacts) -> FloatArray:
     """(n, 4): seconds at the rated peak, to read the weights, to move all else, and kernels launched."""
     n = table.numbers
-    rate = np.where(convolution_facts(table).is_depthwise, facts.vector_rate, facts.peaks[table.compute])
-    compute = np.maximum(n[:, MATRIX_FLOPS] / rate, n[:, VECTOR_FLOPS] / facts.vector_rate)
+    convolutions = convolution_facts(table)
+    padded = runs_padded(table, convolutions)
+    is_vector = convolutions.is_depthwise & ~padded
+    rate = np.where(is_vector, facts.vector_rate, facts.peaks[table.compute])
+    compute = np.maximum(
+        n[:, MATRIX_FLOPS] * np.where(padded, _PADDING, 1) / rate, n[:, VECTOR_FLOPS] / facts.vector_rate
+    )
     moved = np.maximum(n[:, READ_BYTES] + n[:, WRITE_BYTES], 1.0)
     weights = np.minimum(n[:, PARAMETER_BYTES], moved)
     traffic = weights / facts.bandwidth, (moved - weights) / facts.bandwidth

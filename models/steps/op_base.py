@@ -7,6 +7,8 @@ The op level answers for a kernel that was timed alone. Two things differ inside
   and keep their floors; what is written goes to memory in the end.
 - Convolutions were measured as operators in FP32 alone. What that says of narrower ones on tensor cores
   misled on chips that nobody timed: by the prior alone 23 % on Lambda's GPUs left out, 12 % without.
+
+And some depthwise convolutions run as padded products (predictor.models.steps.features.runs_padded).
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ from predictor.features.programs.work_table import (
     WRITE_BYTES,
     WorkTable,
 )
+from predictor.features.tables.table_facts import convolution_facts
 from predictor.features.tables.tiles import FloatArray
 from predictor.models.ops.floor import KERNEL_START_S
-from predictor.models.steps.features import COMPUTE, DeviceFacts, parts
+from predictor.models.steps.features import COMPUTE, DeviceFacts, parts, runs_padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,11 @@ def _network_floor(table: WorkTable, floor_s: FloatArray, facts: DeviceFacts) ->
     memory_s = (moved - hot) / facts.bandwidth + hot / facts.cache_bytes_per_s
     start_s = n[:, LAUNCHES] * KERNEL_START_S
     work_s = floor_s - start_s
-    is_compute_bound = work_s > _ROUNDING * moved / facts.bandwidth
+    padded = runs_padded(table, convolution_facts(table))
+    is_compute_bound = ~padded & (work_s > _ROUNDING * moved / facts.bandwidth)
     compute_s = np.where(is_compute_bound, work_s, parts(table, facts)[:, COMPUTE])
-    return np.minimum(floor_s, np.maximum(compute_s, memory_s) + start_s)
+    network_s = np.maximum(compute_s, memory_s) + start_s
+    return np.where(padded, network_s, np.minimum(floor_s, network_s))
 
 
 _ROUNDING = 1.001

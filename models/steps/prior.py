@@ -39,7 +39,7 @@ GROUP_COUNT = len(CLASSES) * PHASE_COUNT
 
 _VERSION_STEPS = (1.115, 1.5, 2.035)
 EFFECTS: Mapping[str, tuple[int, float]] = {
-    "base": (1, 0.2),
+    "base": (1, 10.0),
     "precision": (3, 2.0),
     "compiled": (2, 2.0),
     "training": (2, 2.0),

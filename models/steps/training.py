@@ -35,7 +35,7 @@ FindDevice = Callable[[str], DeviceSpec]
 
 SETTINGS: Mapping[str, BoostSettings] = {
     DEVICE: BoostSettings(rounds=300, depth=10, min_child_weight=6.0, hidden=DEVICE_COLUMNS),
-    HOST: BoostSettings(rounds=300, depth=5),
+    HOST: BoostSettings(rounds=300, depth=8),
 }
 CALIBRATION: Mapping[str, BoostSettings] = {
     DEVICE: BoostSettings(rounds=80, depth=8, min_child_weight=6.0, hidden=DEVICE_COLUMNS),

@@ -1,7 +1,7 @@
 """Iteration time on one device: model families, chips and models left out of every whole-model source.
 
 Fits are those of training (models/steps/training.py), scored on their tables. T5 learns from timm's own
-rows alone, every other one: other sources hold networks of the families that are left out. T1 and T3 learn
+rows alone: other sources hold networks of the families that are left out. T1 and T3 learn
 from a thinned table; what chips left out say is predictor.evaluation.time_chips.
 """
 
@@ -53,9 +53,8 @@ from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.models.device_calibration import Sample, learn_prior
 from predictor.models.ops.op_time import OpTimeModel
-from predictor.models.steps.boosting import BoostSettings
 from predictor.models.steps.rows import AggregateTable
-from predictor.models.steps.step_time import DEVICE, HOST
+from predictor.models.steps.step_time import DEVICE
 from predictor.models.steps.training import (
     CALIBRATION,
     SETTINGS,
@@ -69,10 +68,6 @@ from predictor.models.train import OP_DEVICES, SEED
 from predictor.types import Runtime
 
 THINNING = 8
-_FAMILY_SETTINGS: Mapping[str, BoostSettings] = {
-    DEVICE: replace(SETTINGS[DEVICE], rounds=150),
-    HOST: SETTINGS[HOST],
-}
 _FOLDS = 5
 _DRAWS = 5
 _WORST = 20
@@ -112,7 +107,7 @@ def _families(table: AggregateTable, name: str, progress: Progress) -> Held:
     found = np.zeros(len(own))
     for number in range(_FOLDS):
         progress(f"families left out on {name}", number, _FOLDS)
-        fitted = fit_table(own.take(fold != number), find_device, _FAMILY_SETTINGS[name], SEED)
+        fitted = fit_table(own.take(fold != number), find_device, SETTINGS[name], SEED)
         found[fold == number] = fitted.log_times(own.take(fold == number), find_device)
     progress(f"families left out on {name}", _FOLDS, _FOLDS)
     return Held(own, found)

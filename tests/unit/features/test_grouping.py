@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from predictor.features.builder import Tensor
 from predictor.features.graph import Graph, Node
 from predictor.features.lowering.fusion import fuse
@@ -38,6 +40,16 @@ def test_conv_batch_norm_and_activation_become_conv_and_one_epilogue() -> None:
     graph = compiled(spelled(lambda s, x: s.relu(s.batch_norm(s.conv(x, 16, kernel=3))), SHAPE))
     assert kinds(graph) == ["Conv", "FusedPointwise"]
     assert groups(graph)[0].attributes["kinds"] == "BatchNormalization,Relu"
+
+
+def test_a_bias_is_written_by_the_kernel_that_reads_the_convolution() -> None:
+    def biases(build: Callable[[Spelling, Tensor], Tensor]) -> list[object]:
+        graph = compiled(spelled(build, SHAPE))
+        return [n.attributes.get("perfcast_fused_bias") for n in graph.nodes if n.op_type == "Conv"]
+
+    assert biases(lambda s, x: s.relu(s.conv(x, 16, kernel=3, bias=True))) == [1]
+    assert biases(lambda s, x: s.relu(s("Reshape", s.conv(x, 16, kernel=3, bias=True), [2, -1]))) == [1]
+    assert biases(lambda s, x: s.conv(s.conv(x, 16, kernel=3, bias=True), 4, kernel=3)) == [None, None]
 
 
 def test_a_kernel_between_two_ops_parts_them() -> None:

@@ -257,3 +257,24 @@ def test_a_copied_operand_is_kept_for_the_backward_pass_and_its_gradient_is_summ
     small, large = 2 * 8 * 16 * 4 * 4, 3 * 2 * 8 * 16 * 4 * 4
     assert ("transpose", large, large) in work
     assert any((read, write) == (large, small) for _, read, write in work)
+
+
+def test_operands_adjacent_along_different_axes_are_read_across_memory() -> None:
+    """A token mixer: its product runs over the transposed tokens, and the residual is not transposed."""
+
+    def build(s: Spelling, x: Tensor) -> Tensor:
+        turned = s("Transpose", x, perm=[0, 2, 1])
+        mixed = s("Transpose", s("Relu", turned), perm=[0, 2, 1])
+        back = s("Add", turned, s("Relu", turned))
+        return s("Add", s("Add", x, mixed), s("Transpose", back, perm=[0, 2, 1]))
+
+    plain = recognise(spelled(build, (B, L, D)))
+    assert not [node for node in plain.nodes if node.attributes.get("perfcast_mixed_order")]
+
+    square = recognise(spelled(lambda s, x: s("Add", x, s("Transpose", x, perm=[0, 2, 1])), (B, L, L)))
+    (add,) = (node for node in square.nodes if node.op_type == "Add")
+    assert add.attributes["perfcast_mixed_order"] == 1
+    program = build_program(
+        square, mode=Mode.INFER, precision=Precision.FP32, optimizer=Optimizer.NONE, runtime=Runtime.EAGER
+    )
+    assert [op.work.kind for op in program.ops] == ["mixed_order"]

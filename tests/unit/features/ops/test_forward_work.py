@@ -171,6 +171,30 @@ def test_convolution_bias_is_a_second_kernel_unless_fused() -> None:
     assert len(work_of(view("Conv", shapes, [(1, 8, 4, 4)], attributes={"perfcast_fused_bias": 1}))) == 1
 
 
+@pytest.mark.parametrize(
+    ("window", "dtype", "attributes", "kernels"),
+    [
+        (7, DType.FLOAT16, {}, 1),
+        (3, DType.FLOAT16, {}, 2),
+        (3, DType.FLOAT16, {"dilations": (2, 2), "pads": (2, 2, 2, 2)}, 1),
+        (3, DType.FLOAT32, {}, 1),
+        (7, DType.FLOAT16, {"perfcast_channels_last": 1}, 2),
+        (7, DType.FLOAT32, {"group": 32}, 2),
+    ],
+)
+def test_torchs_own_depthwise_kernel_adds_the_bias(
+    window: int, dtype: DType, attributes: dict[str, Any], kernels: int
+) -> None:
+    channels = 64
+    groups = attributes.get("group", channels)
+    shapes: list[Any] = [(1, channels, 8, 8), (channels, channels // groups, window, window), (channels,)]
+    pads = (window // 2,) * 4
+    op = view(
+        "Conv", shapes, [shapes[0]], dtype=dtype, attributes={"group": groups, "pads": pads} | attributes
+    )
+    assert len(work_of(op)) == kernels
+
+
 def test_transposed_convolution_counts_input_positions() -> None:
     op = view("ConvTranspose", [(2, 8, 4, 4), (8, 6, 2, 2)], [(2, 6, 8, 8)], attributes={"strides": (2, 2)})
     check(only(op), kind="conv_transpose", matrix_flops=2 * 2 * 16 * 8 * 6 * 4)
