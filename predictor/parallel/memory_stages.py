@@ -31,6 +31,7 @@ from predictor.parallel.memory_weights import (
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
 from predictor.parallel.schedule import PipelineShape, Task, TaskKind, stage_order
+from predictor.parallel.sharding.choose import is_state
 from predictor.types import Offload
 
 FloatArray = NDArray[np.float64]
@@ -90,7 +91,7 @@ class RankMemory:
         self._rank = rank
         self._away = away
         self._chunks: dict[tuple[int, int, bool], _Chunk] = {}
-        self._input_pieces = _input_pieces(rank, len(timeline.held.input_bytes))
+        self._inputs = _inputs(rank, len(timeline.held.input_bytes))
         self.weights: PieceWeights = piece_weights(rank, timeline)
 
     @property
@@ -103,11 +104,16 @@ class RankMemory:
         """Of the whole rank."""
         return self._timeline
 
-    def input_bytes(self, pieces: Sequence[int]) -> float:
-        """Of the inputs that these pieces are the first to read: caches lie where their layer runs."""
-        own = frozenset(pieces)
-        sizes = self._timeline.held.input_bytes
-        return float(sum(size for size, piece in zip(sizes, self._input_pieces, strict=True) if piece in own))
+    def input_bytes(self, pieces: Sequence[int], microbatches: int) -> float:
+        """Of the inputs that these pieces are the first to read: caches lie where their layer runs.
+
+        Those of every microbatch stay from step to step; of all else one microbatch's is there.
+        """
+        own, total = frozenset(pieces), 0.0
+        for size, piece, stays in zip(self._timeline.held.input_bytes, *self._inputs, strict=True):
+            if piece in own:
+                total += size * (microbatches if stays else 1)
+        return total
 
     def chunk(self, first: int, last: int, *, offloaded: bool) -> _Chunk:
         """Pieces `first` to `last` - 1; `offloaded`: activations leave while other layers run."""
@@ -200,14 +206,15 @@ def stage_memories(
     return [_stage(memory, cuts, stage, plan, training, buffers, expert_shards) for stage in range(plan.pp)]
 
 
-def _input_pieces(rank: RankProgram, count: int) -> list[int]:
-    """The piece that first reads each input; the first one where that is not known."""
+def _inputs(rank: RankProgram, count: int) -> tuple[list[int], list[bool]]:
+    """By input: the piece that first reads it, and whether it is a cache. The first piece where unknown."""
     graph, pieces = rank.graph, rank.pieces
     if graph is None or pieces is None:
-        return [0] * count
+        return [0] * count, [False] * count
     of_node = pieces.piece_of_nodes()
     readers = (graph.consumers.get(name, ()) for name in graph.inputs)
-    return [of_node[min(found)] if found else 0 for found in readers]
+    first = [of_node[min(found)] if found else 0 for found in readers]
+    return first, [is_state(graph, name) for name in graph.inputs]
 
 
 def worst_stage(stages: Sequence[StageMemory]) -> StageMemory:
@@ -234,7 +241,7 @@ def _stage(
     # A sum in FP32 is twice as wide as what a product of 16 bits adds to it; a fused product adds directly.
     new_share = 0.0 if buffers.fused else 0.5 if buffers.wide else 1.0
     held = memory.timeline.held
-    inputs = memory.input_bytes(pieces)
+    inputs = memory.input_bytes(pieces, 1 if training else plan.microbatches)
     fixed = {
         "parameters": weights.weights + held.buffer_bytes - memory.weights.frozen_bytes,
         "optimizer_state": weights.state,
@@ -334,7 +341,7 @@ def stage_levels(
     pieces = [piece for first, last in cuts for piece in range(first, last)]
     weights = stage_weights(memory.weights, pieces, plan, training=training, buffers=TORCH_BUFFERS)
     held = memory.timeline.held
-    inputs = memory.input_bytes(pieces)
+    inputs = memory.input_bytes(pieces, 1 if training else plan.microbatches)
     chunk = chunks[worst.chunk]
     parts: dict[str, list[FloatArray]] = {
         name: [] for name in ("parameters", "gradients", "activations", "workspace")

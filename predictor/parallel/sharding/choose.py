@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from predictor.features.graph import Graph
 from predictor.parallel.sharding.book import Book
 from predictor.parallel.sharding.follow import Region, follow
 from predictor.parallel.sharding.layout import Split, cut, fits
@@ -102,15 +103,14 @@ def _splits_samples(book: Book, region: Region, stream: Region) -> bool:
     if all(name in book.weights for node in nodes for name in node.outputs):
         return True
     return any(
-        (name in book.graph.inputs and not _is_state(book, name)) or stream.layout.get(name) == split
+        (name in book.graph.inputs and not is_state(book.graph, name)) or stream.layout.get(name) == split
         for name, split in region.layout.items()
         if name not in book.weights
     )
 
 
-def _is_state(book: Book, name: str) -> bool:
+def is_state(graph: Graph, name: str) -> bool:
     """Whether an input is given back, written on: cached keys and values, whose heads each rank keeps."""
-    graph = book.graph
     readers = [graph.nodes[index] for index in graph.consumers.get(name, ())]
     return bool(readers) and all(node.outputs[0] in graph.outputs for node in readers)
 

@@ -143,7 +143,18 @@ def test_choices_of_training_leave_the_memory_of_inference_as_it_is(
     assert planned.memory_breakdown_bytes["activations"] > 0
 
 
-@pytest.mark.parametrize("plan", [Plan(pp=2), Plan(pp=4), Plan(tp=2), Plan(pp=2, tp=2)])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(pp=2),
+        Plan(pp=4),
+        Plan(tp=2),
+        Plan(pp=2, tp=2),
+        Plan(dp=2, tp=2),
+        Plan(microbatches=4),
+        Plan(pp=2, microbatches=4),
+    ],
+)
 def test_cached_keys_lie_where_their_layers_and_heads_are(predictor: Predictor, plan: Plan) -> None:
     step = from_config({**CONFIG, "n_positions": 2048}, past_length=2000)
     whole = PredictionRequest(step, "a100-sxm-80gb", 64, precision="bf16")  # type: ignore[arg-type]
