@@ -36,6 +36,7 @@ from predictor.evaluation.time_held import (
     joined_held,
     parts_of,
 )
+from predictor.evaluation.time_passes import PASSES, pass_rows, pass_seconds
 from predictor.evaluation.whole_model_sources import (
     GOAL,
     known_cells,
@@ -87,7 +88,7 @@ def time_suite(
     rows += _chip_rows(chips, root)
     op_time = OpTimeModel.from_bundle(bundle)
     tables = step_tables(corpus, op_time, find_device, seed=SEED, progress=progress)
-    rows += _model_rows(_models(tables[DEVICE], progress), root)
+    rows += _model_rows(*_models(tables[DEVICE], progress), root)
     families = {name: _families(table, name, progress) for name, table in tables.items()}
     known = joined_held(list(families.values()))
     rows += _family_rows(known)
@@ -178,7 +179,7 @@ def _ada_rows(chips: ChipsHeld) -> list[EvaluationRow]:
     parts = {}
     for label, chosen in (("runs with an anchor", ~np.isnan(shift)), ("compiled, no anchor", alone)):
         samples = [
-            _moved(chips.ada_samples[i], 0.0 if alone[i] else shift[i]) for i in np.flatnonzero(chosen)
+            _moved(chips.ada_samples[i], 0.0 if alone[i] else shift[i]) for i in map(int, np.flatnonzero(chosen))
         ]
         parts[label] = calibrated_errors(samples, names[chosen], ADA_DEVICE, prior, 20, _DRAWS)
     for label, errors, goal in (
@@ -224,19 +225,20 @@ def _anchor_key(row: WholeModelRow) -> tuple[str, ...]:
     return row.graph, str(row.mode), str(row.runtime), str(row.layout)
 
 
-def _models(table: AggregateTable, progress: Progress) -> Held:
-    """NeuSight cells, each by a fit without its model, of a thinned table."""
+def _models(table: AggregateTable, progress: Progress) -> tuple[Held, FloatArray]:
+    """NeuSight cells, each by a fit without its model, of a thinned table; (r, 2) seconds of their passes."""
     light = table.take(thinned(table, THINNING))
     cells = light.source == neusight_cells.SOURCE
     names = light.text("model")
-    found = np.zeros(len(light))
+    found, passes_s = np.zeros(len(light)), np.zeros((len(light), len(PASSES)))
     chosen = np.unique(names[cells])
     refits = Refits(light, find_device, CALIBRATION[DEVICE], SEED)
     for done, name in enumerate(chosen):
         progress("models left out", done, len(chosen))
         inside = cells & (names == name)
-        found[inside] = refits.without(inside).log_times(light.take(inside), find_device)
-    return Held(light.take(cells), found[cells])
+        fitted, own = refits.without(inside), light.take(inside)
+        found[inside], passes_s[inside] = fitted.log_times(own, find_device), pass_seconds(fitted, own)
+    return Held(light.take(cells), found[cells]), passes_s[cells]
 
 
 def _published(table: AggregateTable, root: Path) -> BoolArray:
@@ -266,7 +268,7 @@ def _is_eager(table: AggregateTable) -> BoolArray:
     return np.array([row.runtime is Runtime.EAGER for row in table.rows])
 
 
-def _model_rows(held: Held, root: Path) -> list[EvaluationRow]:
+def _model_rows(held: Held, passes_s: FloatArray, root: Path) -> list[EvaluationRow]:
     table = held.table
     eager, own = _is_eager(table), np.isin(table.text("device"), OP_DEVICES)
     scored = own & eager & _published(table, root)
@@ -274,6 +276,7 @@ def _model_rows(held: Held, root: Path) -> list[EvaluationRow]:
     for device in np.unique(table.text("device")[scored]):
         part = scored & (table.text("device") == device)
         rows += held_rows("T1", "model", str(device), held.take(part))
+    rows += pass_rows(table, passes_s, root)
     return rows + held_rows("T3", "model", "compiled", held.take(~eager), goals=(0.08, None))
 
 

@@ -106,8 +106,8 @@ def chips_left_out(corpus: Path, progress: Progress = silent) -> ChipsHeld:
             ada, anchor = (_cards(fitted, cards, name) for name in (ADA, ANCHOR))
             ada_samples = job_samples(fitted, ada.table)
     progress("chips left out", len(holds), len(holds))
-    cells, timed = (joined_held(found[name]) for name in ("cells", "timed"))
-    return ChipsHeld(cells, known, micro, ada, anchor, ada_samples, plain, as_timed, timed)
+    cells, all_timed = (joined_held(found[name]) for name in ("cells", "timed"))
+    return ChipsHeld(cells, known, micro, ada, anchor, ada_samples, plain, as_timed, all_timed)
 
 
 def _told(cell: ScoredCell, held: Held) -> ScoredCell:
