@@ -178,9 +178,8 @@ def _ada_rows(chips: ChipsHeld) -> list[EvaluationRow]:
     alone = np.array([row.runtime not in runtimes for row in held.table.rows])
     parts = {}
     for label, chosen in (("runs with an anchor", ~np.isnan(shift)), ("compiled, no anchor", alone)):
-        samples = [
-            _moved(chips.ada_samples[i], 0.0 if alone[i] else shift[i]) for i in map(int, np.flatnonzero(chosen))
-        ]
+        places = map(int, np.flatnonzero(chosen))
+        samples = [_moved(chips.ada_samples[i], 0.0 if alone[i] else shift[i]) for i in places]
         parts[label] = calibrated_errors(samples, names[chosen], ADA_DEVICE, prior, 20, _DRAWS)
     for label, errors, goal in (
         ("anchored, 20 rows", np.concatenate(list(parts.values())), 0.045),
