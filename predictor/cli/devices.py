@@ -1,4 +1,4 @@
-"""`perfcast devices`: what the catalogue holds."""
+"""`perfcast devices`: what the catalogue holds, devices and clusters of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from predictor.cli import options as opt
 from predictor.cli.options import Output
 
 if TYPE_CHECKING:
-    from predictor.hardware.spec import DeviceSpec
+    from predictor.hardware.spec import ClusterSpec, DeviceSpec
 
-app = typer.Typer(help="List and show devices of the catalogue.", no_args_is_help=True)
+app = typer.Typer(help="List and show devices and clusters of the catalogue.", no_args_is_help=True)
 
 DEVICES_SCHEMA = "perfcast.devices/1"
+CLUSTERS_SCHEMA = "perfcast.clusters/1"
 
 
 @app.command("list")
@@ -68,7 +69,24 @@ def show(
     data_console().print(device_view(spec))
 
 
-def _to_json(device: DeviceSpec) -> dict[str, Any]:
+@app.command("clusters")
+def clusters(output: opt.OutputOption = Output.TABLE) -> None:
+    """List clusters that `--cluster` knows; NAME:4 takes four nodes of one."""
+    from predictor.cli.console import data_console
+    from predictor.cli.output import write_json
+    from predictor.hardware.catalog import list_clusters
+
+    found = list_clusters()
+    if output is Output.JSON:
+        write_json({"schema": CLUSTERS_SCHEMA, "clusters": [_to_json(cluster) for cluster in found]})
+        return
+    from predictor.cli.render_devices import cluster_table
+
+    data_console().print(cluster_table(found))
+
+
+def _to_json(spec: DeviceSpec | ClusterSpec) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return asdict(device)
+    # Learned times are the bundle's, not the catalogue's.
+    return {name: value for name, value in asdict(spec).items() if name != "exchanges"}

@@ -1,4 +1,4 @@
-"""Devices as tables for people."""
+"""Devices and clusters as tables for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from predictor.cli import text as txt
 from predictor.cli.fitted_table import FittedTable
-from predictor.hardware.spec import DeviceSpec
+from predictor.hardware.spec import ClusterSpec, DeviceSpec, LinkSpec
 from predictor.units import format_quantity
 
 
@@ -32,6 +32,27 @@ def device_table(devices: Sequence[DeviceSpec]) -> RenderableType:
             str(device.year or ""),
         )
     return Group(table, Text(), Text(f"{len(devices)} devices; details: perfcast devices show ID", "dim"))
+
+
+def cluster_table(clusters: Sequence[ClusterSpec]) -> RenderableType:
+    """One line per cluster."""
+    table = FittedTable("<id", "devices", ">nodes", ">inside a node", ">between nodes")
+    for cluster in clusters:
+        table.add_row(
+            Text(cluster.id, "bold"),
+            f"{cluster.devices_per_node} x {cluster.device_id}",
+            str(cluster.node_count),
+            _link(cluster.intra_node),
+            _link(cluster.inter_node),
+        )
+    hint = (
+        "a device's share, per direction; more nodes: --cluster NAME:N; yours: docs/how-to/add-a-cluster.md"
+    )
+    return Group(table, Text(), Text(hint, "dim"))
+
+
+def _link(link: LinkSpec) -> Text:
+    return Text.assemble((f"{link.kind} ", "dim"), format_quantity(link.bytes_per_s, "B/s"))
 
 
 def device_view(device: DeviceSpec) -> RenderableType:

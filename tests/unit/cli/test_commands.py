@@ -15,6 +15,7 @@ import predictor.cli.console
 from predictor.cli.main import app
 from predictor.cli.output import write_bytes
 from predictor.errors import OutputNotWritable, PerfcastError
+from predictor.hardware.catalog import list_clusters
 from tests.contract.fake import FakePredictor
 from tests.contract.models import custom_op, perceptron, sequence_model
 
@@ -274,6 +275,14 @@ def test_explain(model: str) -> None:
     answer = json.loads(run("explain", model, *A100, "--output", "json").stdout)
     assert answer["schema"] == "perfcast.explanation/1"
     assert {row["op_type"] for row in answer["ops"]} >= {"Relu"}
+
+
+def test_clusters() -> None:
+    listed = json.loads(run("devices", "clusters", "--output", "json").stdout)["clusters"]
+    assert {cluster["id"] for cluster in listed} == {cluster.id for cluster in list_clusters()}
+    table = run("devices", "clusters").stdout
+    assert all(cluster.id in table for cluster in list_clusters())
+    assert "8 x a100-sxm-80gb" in table
 
 
 def test_devices() -> None:
