@@ -82,7 +82,7 @@ class Fitted:
         base = prior_log(self.prior, table, find_device)
         matrix = xgboost.DMatrix(hidden(table.features, self.hidden), base_margin=base, nthread=1)
         log_m = np.asarray(self.booster.predict(matrix), dtype=np.float64)
-        return table.floor_s * np.exp(log_m)
+        return table.floor_s * np.exp(np.where(table.timed, table.log_learned, log_m))
 
     def log_times(
         self, table: AggregateTable, find_device: Callable[[str], DeviceSpec], *, harness: bool = False
@@ -127,7 +127,7 @@ def prior_log(
     for i, row in enumerate(table.rows):
         ops = slice(ends[i], ends[i + 1])
         found[ops] = prior.log_multiplier(ops_of_all.take(ops), job_context(row), find_device(row.device))
-    return found
+    return np.where(table.timed, table.log_learned, found)
 
 
 def fit_aggregate(
@@ -185,6 +185,7 @@ def prior_rows(
         group=groups(table.class_code, table.features[:, _PHASE]),
         floor_s=table.floor_s,
         log_learned=table.log_learned,
+        timed=table.timed,
         log_time=table.log_time,
         weight=weight,
         level=np.array([levels(context) for context in contexts], dtype=np.intp),
@@ -213,7 +214,9 @@ def fit_booster(
     matrix.set_base_margin(base)
 
     def objective(margin: NDArray[np.float32], _: object) -> tuple[FloatArray, FloatArray]:
-        shares, log_total = total.shares(table.floor_s * np.exp(np.asarray(margin, dtype=np.float64)))
+        log_m = np.where(table.timed, base, np.asarray(margin, dtype=np.float64))
+        shares, log_total = total.shares(table.floor_s * np.exp(log_m))
+        shares = np.where(table.timed, 0.0, shares)
         residual = log_total - table.log_time
         robust = weight / np.sqrt(1 + (residual / HUBER) ** 2)
         gradient = (robust * residual)[table.row] * shares

@@ -37,6 +37,7 @@ from predictor.models.steps.features import (
 )
 from predictor.models.steps.op_base import op_base
 from predictor.models.steps.rows import AggregateTable, joined_tables
+from predictor.models.steps.timed_kernels import timed_kernels
 from predictor.types import Mode, Precision, Runtime
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ def _table(
         floor_s=base.floor_s,
         parts=parts(table, facts),
         log_learned=base.log_learned,
+        timed=timed_kernels(works, costs.unmeasured, device),
         class_code=code,
         features=features,
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
-from predictor.models.steps.features import CLASSES
+from predictor.models.steps.beliefs import first_log, kin, strength
 from predictor.models.steps.harness import (
     FIXED,
     HOST,
@@ -31,17 +31,13 @@ from predictor.models.steps.prior import (
     GROUP_COUNT,
     LOG_HIGHEST,
     LOG_LOWEST,
-    PHASE_COUNT,
     DeviceKernel,
     Levels,
     Prior,
 )
 from predictor.models.steps.total import Total
 
-_BASE_LOG = 0.2
 _DEVICE_PULL, _SLOPE_PULL = 6.0, 5.0
-_MERGED, _MERGED_LOG = ("bias", "cast"), -2.0
-"""Kernels of eager mode that a compiler writes into their neighbours."""
 _ROUNDS, _FURTHER_ROUNDS = 8, 3
 _HUBER = 0.3
 _LARGEST_STEP = 1.0
@@ -63,6 +59,7 @@ class PriorRows:
     group: Levels
     floor_s: FloatArray
     log_learned: FloatArray
+    timed: NDArray[np.bool_]
     log_time: FloatArray
     weight: FloatArray
     level: Levels
@@ -115,6 +112,16 @@ class _Block:
     def place(self) -> slice:
         return slice(self.start, self.start + self.classes * self.levels)
 
+    def columns_of(self, position: int) -> Levels:
+        """(levels,) weights of one class."""
+        return self.start + position * self.levels + np.arange(self.levels)
+
+
+def _tie(penalty: FloatArray, some: Levels, others: Levels, pull: float) -> None:
+    """Pulls weights to each other, pair by pair."""
+    for mine, yours, sign in ((some, some, 1), (others, others, 1), (some, others, -1), (others, some, -1)):
+        penalty[mine, yours] += sign * pull
+
 
 class _Design:
     """Where each weight sits in one vector, and the normal equations of a step.
@@ -154,12 +161,11 @@ class _Design:
         self._blocks.append(_Block(start, classes, size, of_op, level, sloped))
 
     def start(self) -> FloatArray:
-        """Base at the usual loss, slopes at 1, what a compiler merges away at little; all else 0."""
+        """Effects where they are believed to be, slopes at 1; devices and harnesses at 0."""
         weights = np.zeros(self._count)
-        weights[self._blocks[0].place] = _BASE_LOG
-        compiled = self._blocks[list(EFFECTS).index("compiled")]
-        merged = np.isin(self._present // PHASE_COUNT, [CLASSES.index(name) for name in _MERGED])
-        weights[compiled.place].reshape(-1, compiled.levels)[merged, 1] = _MERGED_LOG
+        for block, effect in zip(self._blocks, EFFECTS, strict=False):
+            levels = [first_log(effect, level, self._present) for level in range(block.levels)]
+            weights[block.place] = np.stack(levels, axis=1).ravel()
         weights[self._blocks[-1].place] = 1.0
         return weights
 
@@ -173,11 +179,12 @@ class _Design:
     def log_multiplier(self, weights: FloatArray) -> FloatArray:
         """(n,) of every op, harness included."""
         rows = self._rows
-        found = self.harness(weights).work_log(rows.harness)[rows.row]
+        harness = self.harness(weights).work_log(rows.harness)[rows.row]
+        found = harness.copy()
         for block in self._blocks:
             value = weights[block.start + block.of_op * block.levels + block.level[rows.row]]
             found += value * rows.log_learned if block.sloped else value
-        return np.asarray(np.clip(found, LOG_LOWEST, LOG_HIGHEST), dtype=np.float64)
+        return np.where(rows.timed, rows.log_learned + harness, np.clip(found, LOG_LOWEST, LOG_HIGHEST))
 
     def harness(self, weights: FloatArray) -> Harness:
         """What the weights say of every source's way of timing."""
@@ -215,7 +222,7 @@ class _Design:
         *effect_blocks, device_block, slope_block = self._blocks
         columns = [weights[block.place].reshape(-1, block.levels) for block in effect_blocks]
         effects = np.zeros((GROUP_COUNT, sum(block.levels for block in effect_blocks)))
-        effects[:, 0] = _BASE_LOG
+        effects[:, 0] = first_log("base", 0, np.arange(GROUP_COUNT))
         effects[self._present] = np.concatenate(columns, axis=1)
         slope = np.ones((GROUP_COUNT, slope_block.levels))
         slope[self._present] = weights[slope_block.place].reshape(-1, slope_block.levels)
@@ -234,8 +241,9 @@ class _Design:
         alone = ~self._many[rows.row]
         line = (np.cumsum(~self._many) - 1)[rows.row[alone]]
         entries: list[tuple[NDArray[np.intp], FloatArray]] = []
+        moving = np.where(rows.timed, 0.0, shares)
         for block in self._blocks:
-            slope = shares * rows.log_learned if block.sloped else shares
+            slope = moving * rows.log_learned if block.sloped else moving
             flat = rows.row * block.classes + block.of_op
             values = np.bincount(flat, weights=slope, minlength=count * block.classes)
             level = block.level[:, None]
@@ -261,13 +269,18 @@ class _Design:
         """(weights, weights) strength of the pull to the target: diagonal, but between devices."""
         penalty = np.zeros((self._count, self._count))
         *effect_blocks, device_block, slope_block = self._blocks
-        for block, (_, pull) in zip(effect_blocks, EFFECTS.values(), strict=True):
-            penalty[block.place, block.place] = pull * np.eye(block.classes * block.levels)
+        thousands = float(self._rows.weight.sum()) / 1000
+        for block, (effect, (_, pull)) in zip(effect_blocks, EFFECTS.items(), strict=True):
+            pulls_of = pull + thousands * strength(effect, self._present)
+            penalty[block.place, block.place] = np.diag(np.repeat(pulls_of, block.levels))
         of_devices = np.kron(np.eye(device_block.classes), _DEVICE_PULL * self._inverse)
         penalty[device_block.place, device_block.place] = of_devices
         penalty[slope_block.place, slope_block.place] = _SLOPE_PULL * np.eye(slope_block.classes * 2)
-        for slot, strength in pulls(self._rows.harness).items():
-            penalty[self._slots[slot], self._slots[slot]] = np.diag(strength)
+        for block in (*effect_blocks, slope_block):
+            for gradient, forward, like in kin(self._present):
+                _tie(penalty, block.columns_of(gradient), block.columns_of(forward), thousands * like)
+        for slot, of_names in pulls(self._rows.harness).items():
+            penalty[self._slots[slot], self._slots[slot]] = np.diag(of_names)
         return self._with_machines(penalty)
 
     def _with_machines(self, penalty: FloatArray) -> FloatArray:

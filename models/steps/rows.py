@@ -33,6 +33,7 @@ from predictor.models.steps.features import (
     parts,
 )
 from predictor.models.steps.op_base import op_base
+from predictor.models.steps.timed_kernels import timed_kernels
 
 REST_FRACTION = 0.01
 PARAMETER_TOLERANCE = 0.02
@@ -53,7 +54,7 @@ class AggregateTable:
         launches: (r,) kernels of an iteration. rest_s: (r,) floor of the ops that are not listed.
         row: (n,) which iteration an op is of, ascending.
         floor_s: (n,) floor of all runs of an op; parts: (n, 4) of all runs, as features.parts.
-        log_learned: (n,) what the op level says, both as op_base.
+        log_learned: (n,) what the op level says, both as op_base. timed: (n,) ops that keep that time.
         class_code: (n,) index into CLASSES. features: (n, len(FEATURES)).
     """
 
@@ -66,6 +67,7 @@ class AggregateTable:
     floor_s: FloatArray
     parts: FloatArray
     log_learned: FloatArray
+    timed: NDArray[np.bool_]
     class_code: NDArray[np.intp]
     features: NDArray[np.float32]
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class AggregateTable:
             self.floor_s[ops],
             self.parts[ops],
             self.log_learned[ops],
+            self.timed[ops],
             self.class_code[ops],
             self.features[ops],
         )
@@ -224,7 +227,9 @@ def _priced(
     device: DeviceSpec,
     facts: DeviceFacts,
 ) -> list[_Ops]:
-    costs = op_time.costs(works.works(), device)
+    priced = works.works()
+    costs = op_time.costs(priced, device)
+    timed = timed_kernels(priced, costs.unmeasured, device)
     floor_s = costs.floor_s * count
     total = np.asarray(np.bincount(which, weights=floor_s), dtype=np.float64)
     launches = np.bincount(which, weights=works.numbers[:, LAUNCHES] * count)
@@ -238,6 +243,7 @@ def _priced(
         "floor_s": base.floor_s * count[kept],
         "parts": parts(listed, facts) * count[kept, None],
         "log_learned": base.log_learned,
+        "timed": timed[kept],
         "class_code": code,
         "features": aggregate_features(listed, log_share, base.log_learned, facts, context, code),
     }

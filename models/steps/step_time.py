@@ -37,6 +37,7 @@ from predictor.models.steps.host_prior import HostPrior
 from predictor.models.steps.op_base import op_base
 from predictor.models.steps.prior import SAME_DEVICE, PricedOps, Prior, groups, specification
 from predictor.models.steps.rows import REST_FRACTION
+from predictor.models.steps.timed_kernels import timed_kernels
 from predictor.models.steps.total import REST_FACTOR, launch_s
 from predictor.types import Precision
 
@@ -194,7 +195,7 @@ class StepTimeModel:
         margin = xgboost.DMatrix(shown, base_margin=base, nthread=1)
         log_m = np.asarray(self._boosters[domain].predict(margin), dtype=np.float64)
         time_s[listed] = np.maximum(start.floor_s * np.exp(log_m), PEAK_SHARE * pieces[:, COMPUTE])
-        return time_s
+        return np.where(timed_kernels(works, costs.unmeasured, device), costs.time_s, time_s)
 
 
 def _prior(data: Mapping[str, Any]) -> Prior | HostPrior:

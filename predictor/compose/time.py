@@ -7,18 +7,16 @@ Gradient all-reduces overlap with backward; only what outlives it is exposed (`c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from predictor.compose.exchange_sources import plan_log_spread
 from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
 from predictor.features.dtype import Compute
-from predictor.features.programs.work import Family, OpWork, Phase, Program
-from predictor.features.tables.kernel_rows import KernelModel, kernel_model
+from predictor.features.programs.work import OpWork, Phase, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.ops.op_time import ANALYTIC, LEARNED, OpCosts, OpTimeModel
 from predictor.models.steps.features import JobContext
@@ -93,13 +91,6 @@ class TimeCost:
     device_busy_s: float
 
 
-# Kernels that stream their operands run inside an iteration nearly as they do alone: two fifths of the rate
-# cover cold caches, odd strides and lower clocks.
-_STREAMS = frozenset({Family.ELEMENTWISE, Family.COPY, Family.SOFTMAX})
-_MOST_TIMES_ALONE = 2.5
-_PRODUCTS = frozenset({Family.MATMUL, Family.BATCHED_MATMUL, Family.CONVOLUTION})
-
-
 def price_program(
     program: Program,
     device: DeviceSpec,
@@ -111,11 +102,7 @@ def price_program(
 ) -> ProgramCosts:
     """Prices each distinct kernel of the program once; `step` corrects them for the job.
 
-    Products that were timed on such a device keep their times: a whole iteration cannot tell forward's from
-    the gradients'; so do layers that carry a state, of which no iteration was timed. Where most products are
-    such, kernels that stream their operands take at most 2.5 times their time alone: what iterations put on
-    them is in part what gradients of products took. The optimizer keeps its op-level time under
-    `fused_optimizer`: timed iterations ran torch's many passes.
+    The optimizer keeps its op-level time under `fused_optimizer`: timed iterations ran torch's many passes.
     Jobs with products of 8 bits or fewer in training keep their op-level times: no such iteration was timed,
     and what runs around those products is not what the timed frameworks run.
     """
@@ -136,31 +123,10 @@ def price_program(
         exact = step.costs(exact_works, count, exact_costs, device, exact_job)
         if count @ exact.time_s < count @ corrected.time_s:
             works, costs, corrected = exact_works, exact_costs, exact
-    timed = _timed(works, costs, device, _PRODUCT_MODELS)
-    kept = timed | _timed(works, costs, device, _STATE_MODELS)
-    kept |= _of(works, lambda work: fused_optimizer and work.phase is Phase.OPTIMIZER)
-    time_s = np.where(kept, costs.time_s, corrected.time_s)
-    products = _of(works, lambda work: work.family in _PRODUCTS)
-    if 2 * (count * costs.time_s)[timed].sum() > (count * costs.time_s)[products].sum():
-        streams = _of(works, lambda work: work.family in _STREAMS)
-        time_s = np.where(streams, np.minimum(time_s, _MOST_TIMES_ALONE * costs.time_s), time_s)
-    corrected = replace(corrected, time_s=time_s)
+    if fused_optimizer:
+        optimizer = np.array([work.phase is Phase.OPTIMIZER for work in works])
+        corrected = replace(corrected, time_s=np.where(optimizer, costs.time_s, corrected.time_s))
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
-
-
-def _timed(
-    works: Sequence[OpWork], costs: OpCosts, device: DeviceSpec, models: frozenset[KernelModel]
-) -> NDArray[np.bool_]:
-    """(n,) works of these models that were timed as kernels on such a device."""
-    return _of(works, lambda work: kernel_model(work, device) in models) & ~costs.unmeasured
-
-
-_PRODUCT_MODELS = frozenset({KernelModel.PRODUCT, KernelModel.EXPERTS})
-_STATE_MODELS = frozenset({KernelModel.STATE})
-
-
-def _of(works: Sequence[OpWork], test: Callable[[OpWork], bool]) -> NDArray[np.bool_]:
-    return np.fromiter(map(test, works), dtype=np.bool_, count=len(works))
 
 
 def _trains_narrow(works: Sequence[OpWork]) -> bool:

@@ -36,7 +36,10 @@ _UNFUSED, _FUSED, _AMD, _FOUR = "unfused", "fused", "amd", "four_devices"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One published measurement; times in seconds. `option` is empty, `fusion`, `dp4`, `tp4` or `pp4_1`."""
+    """One published measurement; times in seconds. `option` is empty, `fusion`, `dp4`, `tp4` or `pp4_1`.
+
+    `passes_s`: the forward and the backward pass, timed apart; the second is 0 where there is none.
+    """
 
     device: str
     model: str
@@ -46,6 +49,7 @@ class Cell:
     option: str
     measured_s: float
     published_s: Mapping[str, float] = field(default_factory=dict)
+    passes_s: tuple[float, float] = (0.0, 0.0)
 
     @property
     def group(self) -> str:
@@ -105,6 +109,7 @@ def read_cells(folder: Path) -> tuple[Cell, ...]:
             option=row["option"],
             measured_s=row["e2e_latency_ms"] * 1e-3,
             published_s=published.get(_key(row), {}),
+            passes_s=(row["fw_latency_ms"] * 1e-3, row["bwall_latency_ms"] * 1e-3),
         )
         for row in labels.iter_rows(named=True)
     )

@@ -32,6 +32,7 @@ def _table(count: int, source: str) -> AggregateTable:
         floor_s=ones,
         parts=np.ones((count, 4)),
         log_learned=ones,
+        timed=np.zeros(count, dtype=np.bool_),
         class_code=np.zeros(count, dtype=np.intp),
         features=np.ones((count, 2), dtype=np.float32),
     )

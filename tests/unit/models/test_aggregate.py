@@ -120,6 +120,7 @@ def made_table(device: str, factor: dict[str, float], count: int = 60) -> Aggreg
                 floor_s=floor_s,
                 parts=parts(part, facts),
                 log_learned=log_learned,
+                timed=np.zeros(25, dtype=np.bool_),
                 class_code=code[chosen],
                 features=features,
             )
@@ -212,6 +213,17 @@ def test_the_step_model_answers_what_its_training_table_holds() -> None:
     assert step.costs(listed, count, costs, other, JOB).log_spread == 0.3
     assert step.covers(device)
     assert not step.covers(find_device(CPU))
+
+
+def test_products_timed_as_kernels_keep_their_times() -> None:
+    table = made_table(GPU, {"conv": 2.5})
+    random = np.random.default_rng(0)
+    timed = (table.class_code == CLASSES.index("conv")) & (random.random(len(table.row)) < 0.5)
+    table = replace(table, timed=timed)
+    fitted = fit_aggregate(table, find_device, SETTINGS, seed=1)
+    op_s = fitted.op_seconds(table, find_device)
+    assert op_s[timed] == pytest.approx((table.floor_s * np.exp(table.log_learned))[timed])
+    assert np.abs(fitted.log_times(table, find_device) - table.log_time).mean() < 0.1
 
 
 def test_groups_stay_whole_and_folds_even() -> None:
