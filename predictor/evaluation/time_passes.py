@@ -39,7 +39,9 @@ def pass_seconds(fitted: Fitted, table: AggregateTable) -> FloatArray:
 
 def pass_rows(table: AggregateTable, seconds: FloatArray, root: Path) -> list[EvaluationRow]:
     """Errors on training cells; `seconds` (r, 2) by fits without the model of each iteration."""
-    parts_s = {_key(cell): cell.passes_s for cell in read_cells(root / "neusight") if cell.passes_s[1] > 0}
+    parts_s: dict[tuple[str, str, int] | None, tuple[float, float]] = {
+        _key(cell): cell.passes_s for cell in read_cells(root / "neusight") if cell.passes_s[1] > 0
+    }
     measured_s = np.array([parts_s.get(_row_key(row), (np.nan, np.nan)) for row in table.rows])
     timed: BoolArray = np.isfinite(measured_s[:, 0])
     rows = []
