@@ -42,9 +42,10 @@ def test_a_softmax_gradient_is_two_kernels_unless_compiled() -> None:
     assert not first_log("compiled", 0, groups).any()
 
 
-def test_streams_are_held_in_training_and_products_in_compiled_runs() -> None:
+def test_streams_are_held_in_every_type_and_mode_and_products_in_compiled_runs() -> None:
     groups = np.array([group("activation", BACKWARD), group("linear", FORWARD)])
-    assert (strength("training", groups) > 0).tolist() == [True, False]
+    for effect in ("precision", "training"):
+        assert (strength(effect, groups) > 0).tolist() == [True, False]
     assert (strength("compiled", groups) > 0).tolist() == [False, True]
 
 
