@@ -39,7 +39,7 @@ from predictor.features.tables.tiles import FloatArray, product_of
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.hardware.sustained import matrix_peak, sustained_matrix_rate
 
-_SCHEMA_VERSION = 3
+_SCHEMA_VERSION = 4
 
 
 class KernelModel(StrEnum):
