@@ -75,8 +75,10 @@ _PULL = 0.003
 # Least weight of a reading that says hardly anything about the demand, because the limit set it.
 _LEAST_LEVERAGE = 0.02
 SITUATIONS = ("known", "new_job", "new_device", "new_device_and_job")
-# Beyond this level a quantile is a single odd reading.
-_HIGHEST_LEVEL = 0.985
+# Share of the worst group's readings that an interval may leave out, where groups are few.
+_BEYOND = 0.25
+# Between the names of a group that is one device's part of one network.
+_JOINT = " "
 
 
 def train_power(samples: Sequence[PowerSample], *, calibrate: bool = True) -> TrainedModel:
@@ -121,7 +123,7 @@ def _folds(samples: Sequence[PowerSample]) -> Iterator[tuple[str, list[PowerSamp
     for device, network in sorted({(s.device_group, s.model_group) for s in samples}):
         rest = [s for s in samples if s.device_group != device and s.model_group != network]
         held = [s for s in samples if s.device_group == device and s.model_group == network]
-        yield f"{device} {network}", rest, held
+        yield f"{device}{_JOINT}{network}", rest, held
     jobs = sorted({sample.job for sample in samples})
     for part in range(3):
         out = set(jobs[part::3])
@@ -142,24 +144,46 @@ def _spreads(samples: Sequence[PowerSample], start: PowerBase) -> dict[str, floa
         for sample in held:
             situation = model.situation(sample.profile, sample.device)
             scores[situation].append(demand_error(model, sample))
-            group = f"{sample.device_group} {sample.model_group}" if fold.startswith("third") else fold
-            groups[situation].append(group)
+            joint = f"{sample.device_group}{_JOINT}{sample.model_group}"
+            groups[situation].append(joint if fold.startswith("third") else fold)
     found: dict[str, float] = {}
     widest = 0.0
     for situation in SITUATIONS:
         if scores[situation]:
-            # Readings of one group err alike, so the next group counts as a whole and may lie beyond all that
-            # were seen. On a new device with known networks the readings themselves are the units: the
-            # folds are the few devices, and the level of three of them would be no quantile at all.
-            rows = situation == "new_device"
-            count = len(scores[situation]) if rows else len(set(groups[situation]))
-            level = min(_HIGHEST_LEVEL, COVERAGE * (1.0 + 1.0 / count))
-            quantile = grouped_quantile(np.array(scores[situation]), np.array(groups[situation]), level)
-            widest = max(widest, quantile)
-        # A situation that no fold showed is at least as uncertain as every one before it.
-        found[situation] = quantile if scores[situation] else max(widest, log(2.0))
+            found[situation] = _half_width(
+                situation, np.array(scores[situation]), np.array(groups[situation])
+            )
+            widest = max(widest, found[situation])
+        else:
+            # A situation that no fold showed is at least as uncertain as every one before it.
+            found[situation] = max(widest, log(2.0))
     found["new_device_and_job"] = max(found["new_device_and_job"], found["new_job"])
     return found
+
+
+def _half_width(situation: str, scores: FloatArray, groups: NDArray[np.str_]) -> float:
+    """Log factor on the demand that covers the next group, as likely as wanted.
+
+    Readings of one group err alike, so the next group counts as a whole and may lie beyond all seen so far.
+    """
+    if situation == "new_device":
+        # The folds are the few devices, and no quantile of five is one: readings are the units, and Student's
+        # factor is for how little a few devices tell of their spread.
+        return grouped_quantile(scores, groups, COVERAGE) * _few(len(np.unique(groups)))
+    networks = np.array([_JOINT not in group for group in groups])
+    if situation == "new_job" and networks.any():
+        # What is new in a job is its network; other batches of a known one would count as further groups.
+        scores, groups = scores[networks], groups[networks]
+    count = len(np.unique(groups))
+    return grouped_quantile(scores, groups, min(1.0 - _BEYOND / count, COVERAGE * (1.0 + 1.0 / count)))
+
+
+def _few(count: int) -> float:
+    """Student's quantile over the normal one, for a spread that `count` groups tell."""
+    from scipy.stats import norm, t
+
+    tail = 0.5 * (1.0 + COVERAGE)
+    return float(t.ppf(tail, max(1, count - 1)) / norm.ppf(tail))
 
 
 def demand_error(model: PowerModel, sample: PowerSample) -> float:
