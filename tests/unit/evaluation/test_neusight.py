@@ -58,7 +58,8 @@ def folder(tmp_path: Path) -> Path:
             "option": "fusion",
         },
     ]
-    pl.DataFrame([{**row, "e2e_latency_ms": 500.0} for row in labels]).write_csv(tmp_path / "e2e_labels.csv")
+    passes = {"e2e_latency_ms": 500.0, "fw_latency_ms": 200.0, "bwall_latency_ms": 300.0}
+    pl.DataFrame([{**row, **passes} for row in labels]).write_csv(tmp_path / "e2e_labels.csv")
     pl.DataFrame([{**labels[0], "predictor": name, "e2e_latency_ms": 600.0} for name in PUBLISHED]).write_csv(
         tmp_path / "e2e_predictions_of_published_predictors.csv"
     )
@@ -68,6 +69,7 @@ def folder(tmp_path: Path) -> Path:
 def test_cells_carry_the_published_predictions(folder: Path) -> None:
     first, second = read_cells(folder)
     assert first.measured_s == 0.5
+    assert first.passes_s == (0.2, 0.3)
     assert first.published_s == dict.fromkeys(PUBLISHED, 0.6)
     assert first.is_compared
     assert (second.group, second.published_s, second.is_compared) == ("fused", {}, False)
