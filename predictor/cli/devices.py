@@ -71,7 +71,7 @@ def show(
 
 @app.command("clusters")
 def clusters(output: opt.OutputOption = Output.TABLE) -> None:
-    """List clusters that `--cluster` knows; NAME:4 takes four nodes of one."""
+    """List clusters that --cluster knows."""
     from predictor.cli.console import data_console
     from predictor.cli.output import write_json
     from predictor.hardware.catalog import list_clusters
