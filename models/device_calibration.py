@@ -22,6 +22,7 @@ from predictor.hardware.spec import DeviceSpec
 from predictor.models.bundle import Bundle
 from predictor.models.device_identity import device_numbers, is_known
 from predictor.models.steps.features import CLASSES as STEP_CLASSES
+from predictor.models.steps.features import forward_class
 from predictor.models.steps.total import SMOOTHNESS, iteration_s
 
 FloatArray = NDArray[np.float64]
@@ -47,8 +48,8 @@ _STEPS, _LARGEST_STEP = 30, 1.0
 
 def _kind(step_class: str) -> str:
     """The kind of a class of the step model; gradients of a convolution are of its kind."""
-    convolution = step_class.split("_data_")[0].split("_weight_")[0]
-    return convolution if convolution in KINDS else _KIND_OF_CLASS.get(convolution, "elementwise")
+    name = forward_class(step_class)
+    return name if name in KINDS else _KIND_OF_CLASS.get(name, "elementwise")
 
 
 _KIND_CODE = np.array([KINDS.index(_kind(name)) for name in STEP_CLASSES])
@@ -64,7 +65,8 @@ def _moves() -> FloatArray:
     moves = np.zeros((len(CLASSES), len(FACTORS)))
     moves[:, FACTORS.index("device")] = 1.0
     moves[len(KINDS) :, FACTORS.index("backward")] = 1.0
-    moves[np.arange(len(CLASSES)), [FACTORS.index(KINDS[i % len(KINDS)]) for i in range(len(CLASSES))]] = 1.0
+    kinds = FACTORS.index(KINDS[0])
+    moves[:, kinds : kinds + len(KINDS)] = np.tile(np.eye(len(KINDS)), (2, 1))
     return moves
 
 

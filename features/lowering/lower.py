@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from predictor.errors import InvalidRequest
 from predictor.features.graph import Graph, Node
@@ -46,11 +47,16 @@ def lower(
             f"runtime {runtime.value} runs inference only; expected eager or compiled for training",
             field="runtime",
         )
-    nodes = tuple(
-        _with_lowered_body(node, precision, runtime, training, layout, release, weights)
-        for node in graph.nodes
+    inner = partial(
+        lower,
+        precision=precision,
+        runtime=runtime,
+        training=training,
+        layout=layout,
+        release=release,
+        weights=weights,
     )
-    graph = replace(graph, nodes=nodes)
+    graph = replace(graph, nodes=tuple(_with_lowered_body(node, inner) for node in graph.nodes))
     if not training:
         graph = mark_updates(graph)
     if runtime is not Runtime.EAGER and not training:
@@ -66,25 +72,8 @@ def lower(
     return group_pointwise(typed) if groups else typed
 
 
-def _with_lowered_body(
-    node: Node,
-    precision: Precision,
-    runtime: Runtime,
-    training: bool,
-    layout: Layout,
-    release: float,
-    weights: Weights,
-) -> Node:
+def _with_lowered_body(node: Node, lowered: Callable[[Graph], Graph]) -> Node:
     body = node.attributes.get("body")
     if not isinstance(body, Graph):
         return node
-    lowered = lower(
-        body,
-        precision=precision,
-        runtime=runtime,
-        training=training,
-        layout=layout,
-        release=release,
-        weights=weights,
-    )
-    return replace(node, attributes={**node.attributes, "body": lowered})
+    return replace(node, attributes={**node.attributes, "body": lowered(body)})

@@ -13,7 +13,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from predictor.features.programs.work import Contraction, OpWork
-from predictor.features.tables.kernel_facts import Facts, alignment, fill, start_time_s
+from predictor.features.tables.kernel_facts import (
+    PRODUCT_TILE_CYCLES,
+    Facts,
+    alignment,
+    fill,
+    start_time_s,
+)
 from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 from predictor.hardware.sustained import reached_matrix_rate
@@ -34,7 +40,6 @@ _TILES: tuple[tuple[int, int, float], ...] = (
     (128, 256, 1.0), (256, 128, 1.0),
 )  # fmt: skip
 """(rows, columns, share of the rate inside the tile)."""
-_TILE_CYCLES = 1200.0
 # Kernels of a layer beside its first product: counting, sorting, gathering (and narrowing) rows, the
 # activation (and narrowing again), the second product, the sum.
 _STARTS_BESIDE = 8.0
@@ -65,7 +70,9 @@ def expert_columns(
     times = []
     for rows, cols, share in _TILES:
         waves = np.ceil(groups * np.ceil(m / rows) * np.ceil(n / cols) / cores)
-        times.append(waves * (rows * cols * 2 * k / (per_core * share) + _TILE_CYCLES / device.clock_hz))
+        times.append(
+            waves * (rows * cols * 2 * k / (per_core * share) + PRODUCT_TILE_CYCLES / device.clock_hz)
+        )
     compute_s = passes * np.min(times, axis=0)
     left = np.maximum(facts.read - facts.weight, 1.0)
     memory_s = facts.memory_s(device, (left, facts.write))
@@ -76,7 +83,6 @@ def expert_columns(
     around_s = facts.traffic_s(device, around, facts.hot_share(around))
     starts = np.where(layer, 1 + _STARTS_BESIDE, 1.0)
     base_s = np.maximum(compute_s, memory_s) + around_s + starts * start_s
-    whole_s = facts.flops / facts.rate
     tiles = groups * np.ceil(m / 64) * np.ceil(n / 128) / cores
     # Some kernels write rows of all tokens, wherever their experts are.
     spread = rows_bytes * facts.ranks * (n + k)
@@ -88,13 +94,7 @@ def expert_columns(
         "log2_k": np.log2(k),
         "log_waves": np.log(tiles),
         "fill": fill(tiles),
-        "log_memory_over_flops": np.log(memory_s / whole_s),
-        "log_memory_over_tiles": np.log(memory_s / compute_s),
-        "log_tile_share": np.log(whole_s / compute_s),
-        "log_base": np.log(base_s / start_s),
-        "log_compute": np.log(compute_s / start_s),
-        "log_memory": np.log(memory_s / start_s),
-        "log_bytes_over_cache": np.log((facts.read + facts.write) / facts.cache),
+        **facts.product_columns(device, memory_s, compute_s, base_s),
         "align_n": alignment(n),
         "align_k": alignment(k),
         "row_fill": m / (np.ceil(m / 64) * 64),

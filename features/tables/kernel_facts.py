@@ -52,6 +52,8 @@ _START_CYCLES = 3000.0
 _HOT_NONE, _HOT_WIDTH = 1.05, 0.4
 # Bytes a core takes from the cache per cycle: the width of its data path.
 _CACHE_BYTES_PER_CYCLE = 64.0
+PRODUCT_TILE_CYCLES = 1200.0
+"""Cycles in which a tile's first operands arrive and its results leave, while its core multiplies nothing."""
 _ALIGNMENT_CAP = 128
 
 
@@ -115,6 +117,25 @@ class Facts:
         """(n,) share of a kernel's operands in the cache, where `touched` bytes pass between two reads."""
         share: FloatArray = np.clip((_HOT_NONE - touched / self.cache) / _HOT_WIDTH, 0.0, 1.0)
         return share
+
+    def product_columns(
+        self,
+        device: DeviceSpec,
+        memory_s: FloatArray,
+        compute_s: FloatArray,
+        base_s: FloatArray,
+    ) -> dict[str, FloatArray]:
+        """Columns that every product has: its parts against each other, its FLOPs, a start and the cache."""
+        start_s, whole_s = start_time_s(device), self.flops / self.rate
+        return {
+            "log_memory_over_flops": np.log(memory_s / whole_s),
+            "log_memory_over_tiles": np.log(memory_s / compute_s),
+            "log_tile_share": np.log(whole_s / compute_s),
+            "log_base": np.log(base_s / start_s),
+            "log_compute": np.log(compute_s / start_s),
+            "log_memory": np.log(memory_s / start_s),
+            "log_bytes_over_cache": np.log((self.read + self.write) / self.cache),
+        }
 
     @staticmethod
     def traffic_s(device: DeviceSpec, moved: FloatArray, hot: FloatArray) -> FloatArray:

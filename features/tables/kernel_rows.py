@@ -26,6 +26,7 @@ from predictor.features.programs.work import (
 from predictor.features.tables import expert_rows, state_rows
 from predictor.features.tables.kernel_facts import (
     KERNELS,
+    PRODUCT_TILE_CYCLES,
     STACKS,
     Facts,
     Run,
@@ -80,8 +81,6 @@ _PART_DEPTH = 256
 # Serving stacks round activations to a narrow type before each product: 2 bytes read, 1 written an element.
 _QUANTISED = frozenset({Compute.FP8, Compute.FP4, Compute.INT8})
 _QUANTISED_BYTES = 3.0
-# Cycles in which a tile's first operands arrive and its results leave, while its core multiplies nothing.
-_PRODUCT_TILE_CYCLES = 1200.0
 _QUERY_TILE, _LEAST_QUERY_TILE, _KEY_TILE = 128, 16, 64
 # FlashAttention's smallest tile: 64 queries, however few there are, by 128 keys.
 _LEAST_FLASH_TILE, _FLASH_KEY_TILE = 64, 128
@@ -163,13 +162,12 @@ def _product_columns(
         parts = np.clip(np.floor(np.minimum(cores / tiles, k / _PART_DEPTH)), 1, None)
         waves = np.ceil(tiles * parts / cores)
         multiplied_s = rows * cols * 2 * (k / parts) / (per_core * share)
-        times.append(waves * (multiplied_s + _PRODUCT_TILE_CYCLES / device.clock_hz))
+        times.append(waves * (multiplied_s + PRODUCT_TILE_CYCLES / device.clock_hz))
     # A few rows need no tile: the plain pipelines multiply them while the matrix streams by.
     times.append(facts.flops / device.vector_flops_per_s)
     compute_s = np.min(times, axis=0)
     memory_s = facts.memory_s(device, (left, facts.write))
     base_s = np.maximum(compute_s, memory_s) + start_s + _quantised_s(works, facts, device, batch * m * k)
-    whole_s = facts.flops / facts.rate
     square = batch * np.ceil(m / 128) * np.ceil(n / 128) / cores
     wide = batch * np.ceil(m / 128) * np.ceil(n / 256) / cores
     columns = {
@@ -180,13 +178,7 @@ def _product_columns(
         "log_waves": np.log(square),
         "fill_128": fill(square),
         "fill_256": fill(wide),
-        "log_memory_over_flops": np.log(memory_s / whole_s),
-        "log_memory_over_tiles": np.log(memory_s / compute_s),
-        "log_tile_share": np.log(whole_s / compute_s),
-        "log_base": np.log(base_s / start_s),
-        "log_compute": np.log(compute_s / start_s),
-        "log_memory": np.log(memory_s / start_s),
-        "log_bytes_over_cache": np.log((facts.read + facts.write) / facts.cache),
+        **facts.product_columns(device, memory_s, compute_s, base_s),
         "align_m": alignment(m),
         "align_n": alignment(n),
         "align_k": alignment(k),

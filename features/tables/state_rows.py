@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from predictor.features.programs.work import Contraction, Convolution, OpWork
-from predictor.features.tables.kernel_facts import Facts, start_time_s
+from predictor.features.tables.kernel_facts import Facts, fill, start_time_s
 from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 
@@ -64,7 +64,7 @@ def state_columns(
         "log2_width": np.log2(width),
         "log2_depth": np.log2(depth),
         "log_blocks": np.log(blocks),
-        "fill": blocks / np.ceil(blocks),
+        "fill": fill(blocks),
         "log_memory": np.log(memory_s / start_s),
         "log_chain": np.log(chain_s / start_s),
         "log_compute": np.log(compute_s / start_s),

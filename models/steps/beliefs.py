@@ -20,7 +20,7 @@ import numpy as np
 from predictor.features.programs.work import Phase
 from predictor.features.programs.work_table import PHASES
 from predictor.features.tables.tiles import FloatArray
-from predictor.models.steps.features import CLASSES
+from predictor.models.steps.features import CLASSES, forward_class
 from predictor.models.steps.prior import PHASE_COUNT, Levels
 
 _BACKWARD = PHASES.index(Phase.BACKWARD)
@@ -63,7 +63,6 @@ def kin(groups: Levels) -> Iterator[tuple[int, int, float]]:
     place = {int(group): i for i, group in enumerate(groups)}
     for group, i in place.items():
         code, phase = divmod(group, PHASE_COUNT)
-        name = CLASSES[code].removesuffix("_data_gradient").removesuffix("_weight_gradient")
-        forward = place.get(CLASSES.index(name) * PHASE_COUNT)
+        forward = place.get(CLASSES.index(forward_class(CLASSES[code])) * PHASE_COUNT)
         if phase == _BACKWARD and forward is not None:
             yield i, forward, _LIKE_FORWARD if _STREAMING[code] else _LIKE_FORWARD_PRODUCT

@@ -197,6 +197,11 @@ def classes(table: WorkTable) -> NDArray[np.intp]:
     return codes
 
 
+def forward_class(name: str) -> str:
+    """The class of the kernel whose gradient a class is; itself for another."""
+    return name.removesuffix(_PASS_SUFFIX[1]).removesuffix(_PASS_SUFFIX[2])
+
+
 def _class_code(pair: str) -> int:
     family, kind = pair.split("|", 1)
     by_family = _BY_FAMILY.get(FAMILIES[int(family)], "unknown")

@@ -34,12 +34,9 @@ class QuantisedBuilder(GraphBuilder):
 
     def grouped_matmul(self, rows: Tensor, sizes: tuple[int, int, int], ends: Tensor, *, name: str) -> Tensor:
         """As GraphBuilder.grouped_matmul."""
-        if not self._stored.is_float:
-            return self._grouped(rows, self.parameter(sizes, name, self._stored.dtype), ends)
-        stored = self.parameter(sizes, name, self._stored.dtype)
-        return self._grouped(self._narrowed(rows), stored, ends, to=TO_ONNX[self.dtype])
-
-    def _grouped(self, rows: Tensor, stored: Tensor, ends: Tensor, to: int | None = None) -> Tensor:
+        stored, to = self.parameter(sizes, name, self._stored.dtype), None
+        if self._stored.is_float:
+            rows, to = self._narrowed(rows), TO_ONNX[self.dtype]
         y: Tensor = self.op("GroupedMatMul", [rows, stored, ends], domain="perfcast", to=to)
         return y
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from predictor.features.architectures.huggingface.fields import Fields
-from predictor.features.dtype import DType
-from predictor.features.weight_format import WeightFormat
+from predictor.features.weight_format import FORMATS, WeightFormat
+from predictor.types import Weights
 
 _FIELD = "quantization_config"
 _BITS = (4, 8)
-_FP8 = WeightFormat(DType.FLOAT8.bits, is_float=True)
+_FP8 = FORMATS[Weights.FP8]
 
 
 def weight_format(fields: Fields) -> WeightFormat | None:
@@ -80,7 +80,7 @@ def _hqq(asked: Fields) -> WeightFormat | None:
 def _bitsandbytes(asked: Fields) -> WeightFormat | None:
     if asked.flag("load_in_4bit", default=False):
         return WeightFormat(4, 64)
-    return WeightFormat(8) if asked.flag("load_in_8bit", default=False) else None
+    return FORMATS[Weights.INT8] if asked.flag("load_in_8bit", default=False) else None
 
 
 def _fp8(_: Fields) -> WeightFormat:
