@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from predictor.checks import positive_number, real_number, sendable_text, whole_number
-from predictor.errors import InvalidRequest
+from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
 from predictor.features.programs.program_source import ProgramSource
 from predictor.hardware.accounting import Accounting
@@ -101,6 +101,12 @@ class PredictionRequest:
             raise InvalidRequest(
                 f"weights: {self.weights.value} is for inference; a training job keeps full weights",
                 field="weights",
+            )
+        if self.mode is Mode.INFER and (said := self.plan.training_only):
+            raise InvalidPlan(
+                f"plan: {' and '.join(said)} mean{'s' if len(said) == 1 else ''} something in training only; "
+                "leave out what an inference job has not, or ask with mode train",
+                field=f"plan.{said[0].partition('=')[0]}",
             )
         object.__setattr__(self, "dims", _dims(self.dims))
         object.__setattr__(self, "input_shapes", _input_shapes(self.input_shapes))

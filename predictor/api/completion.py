@@ -51,7 +51,7 @@ def _completion(
     batch = step.iteration_time_s.value * step.throughput_samples_per_s.value
     batch = float(round(batch)) if abs(batch - round(batch)) < 1e-6 * batch else batch
     checked: Prediction | None = None
-    forward = replace(request, mode=Mode.INFER, optimizer=Optimizer.NONE)
+    forward = replace(request, mode=Mode.INFER, optimizer=Optimizer.NONE, plan=request.plan.for_inference())
     if length.validation_samples:
         checked = predictor.predict(forward)
     accounting = request.accounting

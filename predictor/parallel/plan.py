@@ -8,7 +8,7 @@ tensor group are neighbours, as in Megatron-LM (Narayanan et al. 2021, arXiv:210
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from predictor.checks import whole_number
@@ -35,6 +35,8 @@ GROUPS = tuple(_GROUPS)
 """Names of the communication groups of a plan."""
 
 _COUNTS = ("dp", "tp", "pp", "cp", "ep", "microbatches", "virtual_stages")
+_MOST_DEVICES = 2**20
+"""More than any system has; tables over ranks stay small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,30 @@ class Plan:
         """True when a rank runs another graph than the whole one: weights, sequences or experts are split."""
         return self.tp > 1 or self.cp > 1 or self.ep > 1
 
+    @property
+    def training_only(self) -> tuple[str, ...]:
+        """What it says that means nothing without a backward pass, as `field=value`."""
+        bare = self.for_inference()
+        fields = ("zero", "schedule", "recompute", "offload")
+        return tuple(
+            f"{name}={_said(getattr(self, name))}"
+            for name in fields
+            if getattr(self, name) != getattr(bare, name)
+        )
+
+    def for_inference(self) -> Plan:
+        """The same plan without what only training has: gradients, optimizer state, kept activations."""
+        bubbles = self.schedule is Schedule.ZERO_BUBBLE
+        return replace(
+            self,
+            zero=self.zero if self.zero == _SHARES_WEIGHTS else 0,
+            shard_group=self.shard_group if self.zero == _SHARES_WEIGHTS else None,
+            schedule=Schedule.ONE_F_ONE_B if bubbles else self.schedule,
+            recompute=Recompute.NONE,
+            recompute_layers=None,
+            offload=self.offload & {Offload.PARAMETERS},
+        )
+
     def group_size(self, group: str) -> int:
         """Ranks of a communication group; see GROUPS. Raises InvalidPlan for a group that does not exist."""
         sizes = self._axis_sizes()
@@ -157,6 +183,11 @@ class Plan:
         object.__setattr__(self, name, value)
 
     def _check_divisions(self) -> None:
+        if self.device_count > _MOST_DEVICES:
+            raise InvalidPlan(
+                f"plan: {self.device_count} devices (dp x tp x pp x cp); expected at most {_MOST_DEVICES}",
+                field="plan",
+            )
         if self.dp % self.ep:
             raise InvalidPlan(
                 f"plan: ep={self.ep} does not divide dp={self.dp}; expert ranks are replicas, so take a "
@@ -191,6 +222,14 @@ class Plan:
                 "microbatches",
                 field="plan.virtual_stages",
             )
+
+
+_SHARES_WEIGHTS = 3
+"""The stage of `zero` that an inference job can have."""
+
+
+def _said(value: object) -> str:
+    return "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
 def _whole(name: str, value: object) -> int:

@@ -80,21 +80,15 @@ def default_space(facts: Facts, max_devices: int | None = None) -> SearchSpace:
     layers = facts.layers or facts.pieces
     powers = tuple(2**n for n in range(16) if 2**n <= max(limit, 1))
     pp = sorted({n for n in range(1, facts.pieces + 1) if layers % n == 0} | set(powers))
-    training = facts.training
     return SearchSpace(
         max_devices=limit,
         dp=divisors(facts.batch),
         tp=tuple(n for n in divisors(facts.per_node) if n <= limit),
         pp=tuple(n for n in pp if n <= min(facts.pieces, limit)),
         ep=tuple(n for n in powers if facts.experts and n <= facts.experts) or (1,),
-        zero=(0, 1, 2, 3) if training else (0, 3),
         samples=(WHOLE_SHARE, *(2**n for n in range(9) if 2**n <= facts.batch)),
-        schedules=_PIPELINES if training else (Schedule.ONE_F_ONE_B,),
-        recompute=tuple(
-            kind
-            for kind in (Recompute if training else (Recompute.NONE,))
-            if facts.selective or kind is not Recompute.SELECTIVE
-        ),
+        schedules=_PIPELINES if facts.training else (Schedule.ONE_F_ONE_B,),
+        recompute=tuple(kind for kind in Recompute if facts.selective or kind is not Recompute.SELECTIVE),
     )
 
 
@@ -159,7 +153,7 @@ def candidates(space: SearchSpace, facts: Facts) -> PlanTable:
     Left out as never better or meaningless: ZeRO-2 and -3 with a pipeline (every microbatch would gather or
     reduce), ZeRO of one replica, sequence parallelism without tensor parallelism, chunks without a pipeline.
     """
-    found = [part for part in _parts(space, facts) if len(part)]
+    found = [part for part in _parts(space if facts.training else _for_inference(space), facts) if len(part)]
     if not found:
         raise InvalidPlan(
             f"plan search: no combination fits {facts.batch} samples and {space.max_devices} devices; allow "
@@ -168,6 +162,16 @@ def candidates(space: SearchSpace, facts: Facts) -> PlanTable:
         )
     return PlanTable(
         *(np.concatenate([getattr(part, field.name) for part in found]) for field in fields(PlanTable))
+    )
+
+
+def _for_inference(space: SearchSpace) -> SearchSpace:
+    """What `Plan.for_inference` leaves of a space."""
+    return replace(
+        space,
+        zero=tuple(zero for zero in space.zero if zero in (0, 3)),
+        schedules=tuple(schedule for schedule in space.schedules if schedule is not Schedule.ZERO_BUBBLE),
+        recompute=(Recompute.NONE,),
     )
 
 

@@ -133,16 +133,6 @@ def test_png(series: MemorySeries) -> None:
     assert {(255, 255, 255), (0, 114, 178)} <= colours
 
 
-@pytest.mark.parametrize("plan", [Plan(recompute="full"), Plan(zero=1), Plan(offload="activations")])  # type: ignore[arg-type]
-def test_choices_of_training_leave_the_memory_of_inference_as_it_is(
-    predictor: Predictor, job: PredictionRequest, plan: Plan
-) -> None:
-    alone = replace(job, mode="infer")  # type: ignore[arg-type]
-    plain, planned = (predictor.predict(replace(alone, plan=one)) for one in (Plan(), plan))
-    assert planned.memory_breakdown_bytes == pytest.approx(plain.memory_breakdown_bytes)
-    assert planned.memory_breakdown_bytes["activations"] > 0
-
-
 @pytest.mark.parametrize(
     "plan",
     [

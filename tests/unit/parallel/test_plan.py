@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.errors import InvalidPlan, UnknownName
 from predictor.parallel.plan import AXES, GROUPS, Plan
+from predictor.request import PredictionRequest
 from predictor.types import CpKind, Offload, OffloadTarget, Recompute, Schedule
 
 
@@ -102,3 +105,41 @@ def test_groups_of_one_kind_divide_the_ranks(plan: Plan, group: str) -> None:
     assert {len(members) for members in groups} == {plan.group_size(group)}
     if group == plan.placement[0] and group != "dp":
         assert plan.group_ranks(group, 0) == tuple(range(plan.group_size(group)))
+
+
+def test_a_plan_has_no_more_devices_than_any_system() -> None:
+    assert Plan(dp=2**20).device_count == 2**20
+    with pytest.raises(InvalidPlan, match="expected at most 1048576"):
+        Plan(dp=2**20, tp=2)
+
+
+def test_an_inference_job_has_neither_gradients_nor_state() -> None:
+    plan = Plan(
+        dp=4,
+        pp=2,
+        microbatches=4,
+        zero=2,
+        shard_group=2,
+        schedule=Schedule.ZERO_BUBBLE,
+        recompute=Recompute.FULL,
+        recompute_layers=3,
+        offload=frozenset({Offload.ACTIVATIONS, Offload.PARAMETERS}),
+    )
+    assert plan.training_only == (
+        "zero=2",
+        "schedule=zero_bubble",
+        "recompute=full",
+        "offload=activations+parameters",
+    )
+    assert plan.for_inference() == Plan(dp=4, pp=2, microbatches=4, offload=frozenset({Offload.PARAMETERS}))
+    shared = Plan(dp=4, zero=3, shard_group=2)
+    assert shared.for_inference() == shared
+    assert not shared.training_only
+
+
+@pytest.mark.parametrize("options", [{"recompute": "full"}, {"dp": 2, "zero": 1}, {"offload": "optimizer"}])
+def test_a_request_of_inference_refuses_what_training_has(options: dict[str, Any]) -> None:
+    plan = Plan(**options)
+    assert PredictionRequest("model.onnx", "a100", mode="train", plan=plan).plan == plan  # type: ignore[arg-type]
+    with pytest.raises(InvalidPlan, match="in training only"):
+        PredictionRequest("model.onnx", "a100", plan=plan)

@@ -50,7 +50,7 @@ _plans = st.one_of(
     st.builds(
         Plan,
         dp=st.just(8),
-        tp=st.integers(1, 2**20),
+        tp=st.integers(1, 256),
         pp=st.integers(1, 64),
         cp=st.integers(1, 8),
         ep=st.sampled_from([1, 2, 8]),
@@ -76,8 +76,14 @@ _plans = st.one_of(
         virtual_stages=st.integers(2, 9),
     ),
 )
+
+
+def _request(mode: Mode, plan: Plan, **rest: Any) -> PredictionRequest:
+    return PredictionRequest(mode=mode, plan=plan if mode is Mode.TRAIN else plan.for_inference(), **rest)
+
+
 _requests = st.builds(
-    PredictionRequest,
+    _request,
     graph=st.just(MODEL_ID),
     device=st.sampled_from(["a100-pcie-40gb", "RTX 4090", "t4"]),
     batch=st.none() | st.integers(1, 2**40),
