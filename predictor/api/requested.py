@@ -9,6 +9,7 @@ from predictor.models.steps.features import LATEST_VERSION, JobContext
 from predictor.parallel.plan import Plan
 from predictor.releases import release_number
 from predictor.request import PredictionRequest
+from predictor.types import OffloadTarget
 
 
 def local_batch(request: PredictionRequest) -> int | None:
@@ -86,7 +87,15 @@ def assumed_cluster(request: PredictionRequest, max_devices: int | None) -> Clus
 
 
 def requested_device(request: PredictionRequest) -> DeviceSpec:
-    """Looked up by name where it is one. Raises UnknownDevice."""
+    """Looked up by name where it is one. Raises UnknownDevice, InvalidPlan: nothing lies beside the device."""
     from predictor.hardware.catalog import find_device
 
-    return request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
+    device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
+    plan = request.plan
+    if plan.offload and plan.offload_to is OffloadTarget.CPU and device.kind.is_host:
+        raise InvalidPlan(
+            f"plan: offload to cpu on {device.id}, which computes in the host's own memory; offload to nvme, or "
+            "not at all",
+            field="plan.offload",
+        )
+    return device

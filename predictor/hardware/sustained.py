@@ -40,7 +40,8 @@ _TENSOR_YIELD: Mapping[str, float] = {
 }
 
 
-_PLAIN = frozenset({"fp32", "fp64"})
+_SINGLE = "fp32"
+_PLAIN = frozenset({_SINGLE, "fp64"})
 _MAX_Q = "max-q"
 """Laptop boards whose rated clock is the one that their power limit sustains: Lambda's steps on four of them
 take 0.5 to 0.8 of what the rule would allow at least."""
@@ -53,11 +54,14 @@ _WIDENED: Mapping[str, tuple[str, ...]] = {"fp8": ("fp16", "bf16"), "fp4": ("fp8
 def matrix_peak(device: DeviceSpec, compute: str) -> float:
     """Rated FLOP/s of matrix products in `compute`.
 
-    A type the device lacks runs on its FP32 pipelines; FP8 and FP4 in the next wider type that it has.
+    A type the device lacks runs on its FP32 pipelines, and so does FP32 where they are the faster ones; FP8
+    and FP4 run in the next wider type that it has.
     """
     rates = device.matrix_flops_per_s
     found = next((kind for kind in (compute, *_WIDENED.get(compute, ())) if kind in rates), None)
-    return device.vector_flops_per_s if found is None else rates[found]
+    if found is None:
+        return device.vector_flops_per_s
+    return max(rates[found], device.vector_flops_per_s) if found == _SINGLE else rates[found]
 
 
 def sustained_fraction(device: DeviceSpec, compute: str) -> float:

@@ -246,6 +246,14 @@ def test_trace_and_page_show_every_stage(predictor: Predictor) -> None:
     assert page.count('class="stage"') == 2
 
 
+def test_a_host_has_nowhere_to_offload_to(predictor: Predictor) -> None:
+    asked = replace(request(batch=2, offload="optimizer"), device="epyc-7763", cluster=None)
+    with pytest.raises(InvalidPlan, match="host's own memory"):
+        predictor.predict(asked)
+    away = replace(asked, plan=replace(asked.plan, offload_to="nvme"))  # type: ignore[arg-type]
+    assert predictor.predict(away).iteration_time_s.value > 0
+
+
 def test_offloading_waits_for_the_host(predictor: Predictor) -> None:
     plain = predictor.predict(request(dp=4, zero=2))
     away = predictor.predict(request(dp=4, zero=2, offload="optimizer"))
