@@ -22,12 +22,14 @@ class WeightFormat:
         block: numbers of a column that share a scale; 0 for all of them.
         is_float: FP8, and activations with them; else integers that a product widens.
         has_zero_points: a block has a zero of its own.
+        experts_only: all other products keep full weights.
     """
 
     bits: int
     block: int = 0
     is_float: bool = False
     has_zero_points: bool = False
+    experts_only: bool = False
 
     @property
     def dtype(self) -> DType:

@@ -109,9 +109,7 @@ def from_config(
     fields = read_fields(config)
     name = fields.text("model_type")
     if name not in FAMILIES:
-        raise UnknownName.among(
-            "model_type", name, FAMILIES, "Export the model, or describe it with GraphBuilder."
-        )
+        raise UnknownName.among("model_type", name, FAMILIES, _instead(fields))
     if sequence is None:
         sequence = 1 if past_length else _TOKENS
     if not 0 < sequence <= _LONGEST or (isinstance(batch, int) and batch < 1):
@@ -140,6 +138,19 @@ def left_out(config: Mapping[str, Any] | str | os.PathLike[str]) -> str:
     Raises InvalidRequest for no JSON object.
     """
     return not_followed(read_fields(config))
+
+
+_PARTS = ("text_config", "vision_config", "language_config", "llm_config", "encoder", "decoder")
+"""Fields under which models of several parts keep the configuration of one."""
+
+
+def _instead(fields: Fields) -> str:
+    """What to do about a model of unknown type."""
+    parts = {name: part for name in _PARTS if isinstance(part := fields.get(name), Mapping)}
+    known = [name for name, part in parts.items() if part.get("model_type") in FAMILIES]
+    if known:
+        return f"Its parts are known: give what {' or '.join(known)} holds as a configuration of its own."
+    return "Price it as a torch module (`perfcast predict PKG.MOD:FACTORY`), export it, or use GraphBuilder."
 
 
 def _check_cache(name: str, past_length: int | None, source_length: int | None) -> None:

@@ -87,15 +87,15 @@ def assumed_cluster(request: PredictionRequest, max_devices: int | None) -> Clus
 
 
 def requested_device(request: PredictionRequest) -> DeviceSpec:
-    """Looked up by name where it is one. Raises UnknownDevice, InvalidPlan: nothing lies beside the device."""
+    """Looked up by name where it is one. Raises UnknownDevice, InvalidPlan: no host to offload to."""
     from predictor.hardware.catalog import find_device
 
     device = request.device if isinstance(request.device, DeviceSpec) else find_device(request.device)
     plan = request.plan
     if plan.offload and plan.offload_to is OffloadTarget.CPU and device.kind.is_host:
         raise InvalidPlan(
-            f"plan: offload to cpu on {device.id}, which computes in the host's own memory; offload to nvme, or "
-            "not at all",
+            f"plan: offload to cpu on {device.id}, which computes in the host's own memory; offload to nvme, "
+            "or not at all",
             field="plan.offload",
         )
     return device

@@ -99,6 +99,7 @@ class Attention:
         scale: factor on the scores; None is one over the root of the head size.
         written_out: the implementation has no fused kernel.
         softcap: scores are squeezed by tanh to this size.
+        sinks: each head's results are weighted by what its sink leaves of the softmax, in a pass of its own.
     """
 
     heads: int
@@ -117,6 +118,7 @@ class Attention:
     scale: float | None = None
     written_out: bool = False
     softcap: float | None = None
+    sinks: bool = False
 
     def __call__(self, job: Job, x: Tensor, *, position_bias: Tensor | None = None) -> Tensor:
         """(batch, length, width) to the same."""
@@ -135,6 +137,8 @@ class Attention:
             key = extended(job, f"{layer}.key", key, bound)
             value = extended(job, f"{layer}.value", value, bound)
         mixed = self.attend(job, query, key, value, position_bias=position_bias)
+        if self.sinks:
+            mixed = b.mul(mixed, b.parameter((self.heads, 1, 1), "sinks"))
         return b.linear(merge_heads(b, mixed), x.size(-1), bias=self.out_bias)
 
     def cross(

@@ -33,6 +33,7 @@ class Router:
         sigmoid: scores are sigmoids, and a bias that is no parameter balances the choice (DeepSeek-V3).
         groups, chosen_groups: experts stand in groups, of which a token may use only some; 1 for no groups.
         scale: factor on the weights.
+        chosen_first: the softmax is over the chosen experts alone; `bias`: of the scores.
     """
 
     experts: int
@@ -42,11 +43,16 @@ class Router:
     groups: int = 1
     chosen_groups: int = 1
     scale: float | None = None
+    chosen_first: bool = False
+    bias: bool = False
 
     def __call__(self, b: GraphBuilder, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(tokens, width) to weights and numbers of the chosen experts, (tokens, chosen) each."""
         gate = b.parameter((rows.size(-1), self.experts), "router.weight")
-        logits = b.linear(rows, self.experts, bias=False, weight=gate)
+        logits = b.linear(rows, self.experts, bias=self.bias, weight=gate)
+        if self.chosen_first:
+            best, numbers = b.op("TopK", [logits, b.constant([self.chosen])], 2)
+            return scaled(b, b.softmax(best), self.scale), numbers
         scores = b.sigmoid(logits) if self.sigmoid else b.softmax(logits)
         ranked = b.add(scores, buffer(b, self.experts)) if self.sigmoid else scores
         if self.groups > 1:
@@ -82,6 +88,8 @@ class Mixture:
         hidden: width inside each routed expert; all are gated.
         shared: a feed-forward that every token visits.
         shared_gate: the shared one is weighted by a sigmoid of its own projection (Qwen).
+        bias: of the experts' products. limit: gate and up-projection are clipped to it, and the latter starts
+        at 1 (gpt-oss).
     """
 
     router: Router
@@ -89,6 +97,8 @@ class Mixture:
     activation: str
     shared: FeedForward | None = None
     shared_gate: bool = False
+    bias: bool = False
+    limit: float | None = None
 
     def __call__(self, b: GraphBuilder, x: Tensor) -> Tensor:
         """(batch, length, width) to the same."""
@@ -117,14 +127,30 @@ class Mixture:
         ends = b.op("CumSum", [sizes, b.constant(0)])
         picked = b.gather(rows, b.div(order, b.constant(chosen)), axis=0)
         up, down = (experts, width, 2 * self.hidden), (experts, self.hidden, width)
-        gate, passed = b.split(b.grouped_matmul(picked, up, ends, name="experts.gate_up"), 2, axis=-1)
-        inner = b.mul(activation(self.activation)(b, gate), passed)
+        joined = b.grouped_matmul(picked, up, ends, name="experts.gate_up")
+        inner = self._gated(b, self._biased(b, joined, sorted_numbers))
         share = b.gather(b.reshape(weights, [-1, 1]), order, axis=0)
-        weighted = b.mul(b.grouped_matmul(inner, down, ends, name="experts.down"), share)
+        results = b.grouped_matmul(inner, down, ends, name="experts.down")
+        weighted = b.mul(self._biased(b, results, sorted_numbers), share)
         back = b.op("ScatterElements", [order, order, b.op("CumSum", [ones, b.constant(0)])], axis=0)
         ordered = b.reshape(b.gather(weighted, back, axis=0), [-1, chosen, width])
         total: Tensor = b.op("ReduceSum", [ordered, b.constant([1])], keepdims=0)
         return total
+
+    def _biased(self, b: GraphBuilder, rows: Tensor, expert: Tensor) -> Tensor:
+        """Every row with the bias of its expert."""
+        if not self.bias:
+            return rows
+        table = b.parameter((self.router.experts, rows.size(-1)), "experts.bias")
+        return b.add(rows, b.gather(table, expert, axis=0))
+
+    def _gated(self, b: GraphBuilder, rows: Tensor) -> Tensor:
+        gate, passed = b.split(rows, 2, axis=-1)
+        if self.limit is not None:
+            gate = b.op("Clip", [gate, None, b.constant(self.limit)])
+            passed = b.op("Clip", [passed, b.constant(-self.limit), b.constant(self.limit)])
+            passed = b.add(passed, b.constant(1.0))
+        return b.mul(activation(self.activation)(b, gate), passed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,14 @@ class Variant:
     Attributes:
         attention_bias, output_bias, mlp_bias: biases of q/k/v, of the output projection, of the feed-forward.
         rotary_fraction: rotated part of a head, unless the configuration says.
-        joint_projections: q/k/v are one matrix, gate and up-projection another.
+        joint_projections: q/k/v are one matrix, gate and up-projection another; `joint_gate`: the latter.
         scaled_embedding: word vectors are multiplied by the root of the width.
         windowed: the configuration's `sliding_window` applies, unless `use_sliding_window` (default
             `window_used`) is false; in all layers but each `every`-th, or in all for 0.
         local_rotary: windowed layers rotate by frequencies of their own.
+        rotary_in_windows: where a configuration has windows, only those layers rotate.
+        sinks: each head has a score of its own beside those of the keys, which takes part of the softmax.
+        norm_is_asked: `use_qk_norm` says whether queries and keys are normalised head by head.
     """
 
     norm: NormKind = NormKind.RMS
@@ -58,6 +61,7 @@ class Variant:
     activation: str = "silu"
     gated: bool = True
     joint_projections: bool = False
+    joint_gate: bool = False
     query_key_norm: QueryKeyNorm = QueryKeyNorm.NONE
     pairing: Pairing = Pairing.HALVES
     rotary_fraction: float = 1.0
@@ -66,6 +70,9 @@ class Variant:
     window_used: bool = True
     every: int = 0
     local_rotary: bool = False
+    rotary_in_windows: bool = False
+    sinks: bool = False
+    norm_is_asked: bool = False
     written_out: bool = False
     tied: bool = False
     head_bias: bool = False
@@ -74,6 +81,28 @@ class Variant:
 _NEVER = ("", False)
 _ALWAYS = ("", True)
 _GEMMA = Variant(norm=NormKind.RMS_OFFSET, activation="gelu_pytorch_tanh", scaled_embedding=True, tied=True)
+_OLMO2 = Variant(
+    epsilon=1e-5,
+    arrangement=Arrangement.RESULT,
+    mlp_bias=_NEVER,
+    query_key_norm=QueryKeyNorm.ALL_HEADS,
+)
+_COHERE = Variant(
+    norm=NormKind.LAYER_BY_HAND,
+    epsilon=1e-5,
+    arrangement=Arrangement.PARALLEL,
+    mlp_bias=_NEVER,
+    pairing=Pairing.NEIGHBOURS,
+    tied=True,
+)
+_GLM = Variant(
+    epsilon=1e-5,
+    output_bias=_NEVER,
+    mlp_bias=_NEVER,
+    joint_gate=True,
+    pairing=Pairing.NEIGHBOURS,
+    rotary_fraction=0.5,
+)
 
 VARIANTS: Mapping[str, Variant] = {
     "llama": Variant(),
@@ -126,22 +155,37 @@ VARIANTS: Mapping[str, Variant] = {
         tied=True,
     ),
     "olmo": Variant(norm=NormKind.LAYER_PLAIN, epsilon=1e-5, mlp_bias=_NEVER),
-    "olmo2": Variant(
-        epsilon=1e-5,
-        arrangement=Arrangement.RESULT,
-        mlp_bias=_NEVER,
-        query_key_norm=QueryKeyNorm.ALL_HEADS,
-    ),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, windowed=True, every=4),
     "granite": Variant(),
-    "cohere": Variant(
-        norm=NormKind.LAYER_BY_HAND,
+    "cohere": _COHERE,
+    "cohere2": replace(_COHERE, windowed=True, every=4, rotary_in_windows=True),
+    "smollm3": Variant(tied=True),
+    "arcee": Variant(epsilon=1e-5, activation="relu2", gated=False),
+    "seed_oss": Variant(attention_bias=("attention_bias", True), output_bias=("attention_out_bias", False)),
+    "glm": _GLM,
+    "glm4": replace(_GLM, arrangement=Arrangement.AROUND),
+    "ernie4_5": Variant(
         epsilon=1e-5,
-        arrangement=Arrangement.PARALLEL,
-        mlp_bias=_NEVER,
+        attention_bias=("use_bias", False),
+        mlp_bias=("use_bias", False),
         pairing=Pairing.NEIGHBOURS,
         tied=True,
     ),
-    "smollm3": Variant(tied=True),
+    "helium": Variant(epsilon=1e-8, output_bias=_NEVER, pairing=Pairing.NEIGHBOURS),
+    "nemotron": Variant(
+        norm=NormKind.LAYER, epsilon=1e-5, activation="relu2", gated=False, rotary_fraction=0.5
+    ),
+    "exaone4": Variant(
+        epsilon=1e-5,
+        arrangement=Arrangement.RESULT,
+        attention_bias=_NEVER,
+        mlp_bias=_NEVER,
+        query_key_norm=QueryKeyNorm.HEAD,
+        windowed=True,
+        every=4,
+        rotary_in_windows=True,
+    ),
 }
 
 
@@ -166,18 +210,27 @@ def attention_of(f: Fields, variant: Variant, index: int) -> Attention:
         joint=variant.joint_projections,
         window=window,
         rotary=_rotary(f, variant, head_dim, index, window),
-        normalised=variant.query_key_norm,
+        normalised=_query_key_norm(f, variant),
         norm=Norm(variant.norm, f.number(*NORM_EPSILON, default=variant.epsilon)),
         scale=query_scale**-0.5 if query_scale else f.optional_number("attention_multiplier"),
         written_out=variant.written_out,
         softcap=f.optional_number("attn_logit_softcapping"),
+        sinks=variant.sinks,
     )
+
+
+def _query_key_norm(f: Fields, variant: Variant) -> QueryKeyNorm:
+    if variant.norm_is_asked:
+        return QueryKeyNorm.HEAD if f.flag("use_qk_norm", default=False) else QueryKeyNorm.NONE
+    return variant.query_key_norm
 
 
 def _rotary(f: Fields, variant: Variant, head_dim: int, index: int, window: int | None) -> Rotary | None:
     """None in the layers that a configuration takes positions out of."""
     without = f.get("no_rope_layers")
     if isinstance(without, Sequence) and index < len(without) and not without[index]:
+        return None
+    if variant.rotary_in_windows and window is None and _has_windows(f, variant):
         return None
     fraction = f.child("rope_parameters").number(
         "partial_rotary_factor",
@@ -187,11 +240,16 @@ def _rotary(f: Fields, variant: Variant, head_dim: int, index: int, window: int 
     return Rotary(int(head_dim * fraction), variant.pairing, "local_rotary" if local else "rotary")
 
 
+def _has_windows(f: Fields, variant: Variant) -> bool:
+    used = variant.windowed and f.flag("use_sliding_window", default=variant.window_used)
+    return used and f.get("sliding_window") is not None
+
+
 def window_of(f: Fields, variant: Variant, index: int) -> int | None:
     """How far layer `index` sees: `layer_types` where given, else the family's own pattern."""
-    size = f.optional_integer("sliding_window")
-    if not variant.windowed or size is None or not f.flag("use_sliding_window", default=variant.window_used):
+    if not _has_windows(f, variant):
         return None
+    size = f.integer("sliding_window")
     kinds = f.words("layer_types")
     if index < len(kinds):
         return size if kinds[index] == "sliding_attention" else None
@@ -215,7 +273,11 @@ def feed_forward_of(f: Fields, variant: Variant, hidden: int | None = None) -> F
         )
     biased = f.flag(variant.mlp_bias[0], default=variant.mlp_bias[1])
     return FeedForward(
-        hidden or f.integer(*HIDDEN), act, gated=variant.gated, joint=variant.joint_projections, bias=biased
+        hidden or f.integer(*HIDDEN),
+        act,
+        gated=variant.gated,
+        joint=variant.joint_projections or variant.joint_gate,
+        bias=biased,
     )
 
 
@@ -252,15 +314,16 @@ def llama_like(job: Job, variant: Variant) -> Sequence[Tensor]:
     """A decoder of `VARIANTS`."""
     f = job.fields
     _refuse(f)
-    c = decoder_of(f, variant, f.layers(*LAYERS))
+    return decoder(job, damped(f, decoder_of(f, variant, f.layers(*LAYERS))))
+
+
+def damped(f: Fields, c: Decoder) -> Decoder:
+    """Granite scales each branch before adding it."""
     factor = f.optional_number("residual_multiplier")
-    if factor is not None:
-        c = replace(c, layer=partial(_damped, c, factor))
-    return decoder(job, c)
+    return c if factor is None else replace(c, layer=partial(_damped, c, factor))
 
 
 def _damped(c: Decoder, factor: float, job: Job, index: int) -> tuple[Branch, Branch]:
-    """Granite scales each branch before adding it."""
     first, second = c.layer(job, index)
     return (lambda x: scaled(job.b, first(x), factor)), (lambda x: scaled(job.b, second(x), factor))
 

@@ -1,4 +1,4 @@
-"""Mixtral, the Qwen mixtures, OLMoE and DeepSeek-V2/V3: Llama-like decoders with experts."""
+"""Mixtral, the Qwen mixtures, OLMoE, gpt-oss, DeepSeek and relatives: Llama-like decoders with experts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ from predictor.features.architectures.huggingface.llama import (
     Variant,
     attention_of,
     caches,
+    damped,
     decoder_of,
     feed_forward_of,
 )
 from predictor.features.architectures.huggingface.parts import Norm, NormKind
 from predictor.features.architectures.huggingface.stack import Branch, decoder
 from predictor.features.builder import Tensor
+
+_BALANCED = frozenset({"deepseek_v3", "glm4_moe", "dots1"})
+"""Routers of sigmoids whose choice a bias balances."""
 
 Sparse: TypeAlias = Callable[[Fields, int], Mixture | None]
 """The mixture of a layer, None where the layer is dense."""
@@ -84,10 +88,24 @@ def _qwen(f: Fields, index: int) -> Mixture | None:
     return mixture
 
 
+def _gpt_oss(f: Fields, _: int) -> Mixture:
+    experts = f.integer("num_local_experts")
+    router = Router(experts, _chosen(f, experts), chosen_first=True, bias=True)
+    # gate * sigmoid(1.702 gate), whatever `hidden_act` says.
+    limit = f.number("swiglu_limit", default=7.0)
+    return Mixture(router, f.integer(*HIDDEN), "quick_gelu", bias=True, limit=limit)
+
+
+def _granite(f: Fields, _: int) -> Mixture:
+    experts = f.integer("num_local_experts")
+    return Mixture(Router(experts, _chosen(f, experts), chosen_first=True), f.integer(*HIDDEN), _act(f))
+
+
 def _deepseek(f: Fields, index: int) -> Mixture | None:
     if index < f.integer("first_k_dense_replace", default=0, least=0):
         return None
-    third = f.get("model_type") == "deepseek_v3"
+    name = f.get("model_type")
+    third = name in _BALANCED
     limited = third or f.text("topk_method", default="greedy") == "group_limited_greedy"
     experts = f.integer("n_routed_experts")
     groups = f.integer("n_group", default=1) if limited else 1
@@ -100,7 +118,7 @@ def _deepseek(f: Fields, index: int) -> Mixture | None:
         sigmoid=third,
         groups=groups,
         chosen_groups=chosen_groups,
-        scale=f.number("routed_scaling_factor", default=2.5 if third else 1.0),
+        scale=f.number("routed_scaling_factor", default=2.5 if name == "deepseek_v3" else 1.0),
     )
     hidden = f.integer("moe_intermediate_size")
     return with_shared(Mixture(router, hidden, _act(f)), hidden * f.integer("n_shared_experts", default=1))
@@ -129,7 +147,8 @@ def mixture_of_experts(job: Job, variant: Variant, sparse: Sparse, latent: bool 
         attention = _latent(f) if latent else attention_of(f, variant, index)
         return partial(attention, job), partial(feed_forward, job.b)
 
-    return decoder(job, replace(decoder_of(f, variant, f.layers(*LAYERS)), layer=layer))
+    c = replace(decoder_of(f, variant, f.layers(*LAYERS)), layer=layer)
+    return decoder(job, damped(f, c))
 
 
 def _latent_caches(f: Fields) -> tuple[LayerCache, ...]:
@@ -144,6 +163,16 @@ _FAMILIES: Mapping[str, tuple[Variant, Sparse]] = {
     "qwen2_moe": (_BIASED, _qwen),
     "qwen3_moe": (VARIANTS["qwen3"], _qwen),
     "olmoe": (Variant(epsilon=1e-5, query_key_norm=QueryKeyNorm.ALL_HEADS, mlp_bias=_NEVER), _olmoe),
+    "gpt_oss": (
+        Variant(epsilon=1e-5, attention_bias=("attention_bias", True), windowed=True, every=2, sinks=True),
+        _gpt_oss,
+    ),
+    "granitemoe": (Variant(), _granite),
+    "glm4_moe": (
+        Variant(epsilon=1e-5, output_bias=_NEVER, mlp_bias=_NEVER, rotary_fraction=0.5, norm_is_asked=True),
+        _deepseek,
+    ),
+    "dots1": (Variant(query_key_norm=QueryKeyNorm.HEAD, mlp_bias=_NEVER), _deepseek),
     "deepseek_v2": (Variant(), _deepseek),
     "deepseek_v3": (Variant(), _deepseek),
 }

@@ -25,7 +25,7 @@ class QuantisedBuilder(GraphBuilder):
 
     def linear(self, x: Tensor, features: int, *, bias: bool = True, weight: Tensor | None = None) -> Tensor:
         """As GraphBuilder.linear."""
-        if weight is not None:
+        if weight is not None or self._stored.experts_only:
             return super().linear(x, features, bias=bias, weight=weight)
         if self._stored.is_float:
             return self._in_fp8(x, features, bias=bias)

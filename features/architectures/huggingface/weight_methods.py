@@ -33,11 +33,14 @@ def not_followed(fields: Fields) -> str:
     asked = fields.child(_FIELD)
     method = asked.get("quant_method")
     how = f"{_FIELD} ({method})" if isinstance(method, str) else _FIELD
-    if weight_format(fields) is None:
+    stored = weight_format(fields)
+    if stored is None:
         return (
             f"{how} is left out: weights are priced in the precision that you ask for; an export with "
             "quantised weights is priced as it is"
         )
+    if stored.experts_only:
+        return ""
     spared = [name for field in _SPARED for name in asked.words(field) if not _is_whole_anyway(name)]
     if spared:
         return f"{how} spares {', '.join(spared[:3])}; every layer but heads and routers is in few bits here"
@@ -87,6 +90,11 @@ def _fp8(_: Fields) -> WeightFormat:
     return _FP8
 
 
+def _mxfp4(_: Fields) -> WeightFormat:
+    """OCP microscaling FP4: 32 numbers share a scale; products widen them, as kernels before Blackwell do."""
+    return WeightFormat(4, 32, experts_only=True)
+
+
 def _compressed(asked: Fields) -> WeightFormat | None:
     """The only group of layers; None for several, which name layers that a graph does not."""
     groups = asked.get("config_groups")
@@ -110,5 +118,6 @@ _METHODS: Mapping[str, Callable[[Fields], WeightFormat | None]] = {
     "bitsandbytes": _bitsandbytes,
     "fp8": _fp8,
     "fbgemm_fp8": _fp8,
+    "mxfp4": _mxfp4,
     "compressed-tensors": _compressed,
 }

@@ -58,10 +58,11 @@ def split_experts(book: Book, load_imbalance: float) -> tuple[Realised, list[str
         return made, [f"no experts were found to split over {parts} ranks"]
     uneven = sorted({count for _, count in mixtures if count % parts})
     reasons = [f"{count} experts do not divide over {parts} ranks" for count in uneven]
-    inside: set[int] = set()
+    inside: dict[int, int] = {}
     for (ends, count), products in mixtures.items():
         if count % parts == 0:
-            inside |= _between(graph, products) if ends else _chained(graph, products)
+            inside |= dict.fromkeys(_between(graph, products) if ends else _chained(graph, products), count)
+    inside |= _lookups(book, inside)
     if inside:
         _Dispatch(book, inside, load_imbalance, made).run()
     return made, reasons
@@ -79,6 +80,22 @@ def _between(graph: Graph, products: list[int]) -> set[int]:
         readers = {reader for name in graph.nodes[index].outputs for reader in graph.consumers.get(name, ())}
         if index in products or (index in after and readers & found):
             found.add(index)
+    return found
+
+
+def _lookups(book: Book, inside: dict[int, int]) -> dict[int, int]:
+    """Nodes that pick rows of tables by expert (biases) for nodes inside: they run where the experts are."""
+    graph, found = book.graph, {}
+    for index, experts in inside.items():
+        for made in filter(None, map(graph.producer.get, graph.nodes[index].inputs)):
+            given = [name for name in graph.nodes[made].inputs if name]
+            tables = [name for name in given if name in book.weights]
+            counts = all(name in tables or not graph.values[name].dtype.is_float for name in given)
+            readers = {
+                reader for name in graph.nodes[made].outputs for reader in graph.consumers.get(name, ())
+            }
+            if tables and counts and readers <= inside.keys():
+                found[made] = experts
     return found
 
 
@@ -103,9 +120,12 @@ def _is_down(graph: Graph, group: list[int]) -> bool:
 
 
 class _Dispatch:
-    """Writes the graph in which the nodes `inside` run on the tokens of a rank's experts."""
+    """Writes the graph in which the nodes `inside` run on the tokens of a rank's experts.
 
-    def __init__(self, book: Book, inside: set[int], load_imbalance: float, made: Realised) -> None:
+    `inside` says of how many experts each such node is.
+    """
+
+    def __init__(self, book: Book, inside: dict[int, int], load_imbalance: float, made: Realised) -> None:
         self._book = book
         self._graph = book.graph
         self._inside = inside
@@ -128,7 +148,7 @@ class _Dispatch:
         for index in sorted(self._inside):
             for name in graph.nodes[index].inputs:
                 if name in self._book.weights:
-                    self._split_weight(name, index)
+                    self._split_weight(name, self._inside[index])
         for index, node in enumerate(graph.nodes):
             if index in self._inside:
                 self._enter(node)
@@ -143,14 +163,12 @@ class _Dispatch:
             opsets={"perfcast": 1, **graph.opsets},
         )
 
-    def _split_weight(self, name: str, index: int) -> None:
+    def _split_weight(self, name: str, experts: int) -> None:
         """A matrix (or bias) per expert, and what it is cast from."""
-        matrices = self._graph.values[self._graph.nodes[index].inputs[1]].shape
         shape = self._graph.values[name].shape
         # Scales of one number (of FP8 activations) are every rank's.
-        if len(shape) < _ROWS or shape[0] != matrices[0] or self._values[name].shape != shape:
+        if len(shape) < _ROWS or shape[0] != experts or self._values[name].shape != shape:
             return
-        experts = matrices[0]
         self._values[name] = replace(self._values[name], shape=(experts // self._book.parts, *shape[1:]))
         if name in self._graph.parameters:
             self._made.split[name] = Split(0, 1, (experts,))
@@ -158,7 +176,7 @@ class _Dispatch:
         if made_by is not None:
             for source in self._graph.nodes[made_by].inputs:
                 if source:
-                    self._split_weight(source, index)
+                    self._split_weight(source, experts)
 
     def _enter(self, node: Node) -> None:
         inputs = tuple(self._dispatched(name) for name in node.inputs)

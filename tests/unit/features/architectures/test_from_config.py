@@ -256,6 +256,31 @@ def test_a_bad_field_is_named(changed: dict[str, Any], message: str) -> None:
     assert message in caught.value.message
 
 
+def test_a_model_of_several_parts_says_which_of_them_is_known() -> None:
+    both = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": {}}
+    with pytest.raises(UnknownName, match="give what text_config holds"):
+        from_config(both)
+    with pytest.raises(UnknownName, match="Price it as a torch module"):
+        from_config({"model_type": "gemma9", "encoder": 3})
+
+
+def test_a_window_that_is_not_used_may_be_nothing() -> None:
+    unused = {**LLAMA, "model_type": "qwen2", "sliding_window": 0, "use_sliding_window": False}
+    assert read_graph(from_config(unused), batch=1).parameter_count
+    with pytest.raises(InvalidRequest, match="sliding_window"):
+        from_config({**unused, "use_sliding_window": True})
+
+
+def test_layers_without_a_window_do_not_rotate_where_windows_do() -> None:
+    windowed = {**LLAMA, "model_type": "cohere2", "num_hidden_layers": 4, "sliding_window": 8}
+    rotated = {
+        kind: sum(node.op_type == "Neg" for node in read_graph(from_config(c), batch=1).nodes)
+        for kind, c in (("cohere2", windowed), ("cohere", {**windowed, "model_type": "cohere"}))
+    }
+    # A query and a key each in four layers, of which the last has no window.
+    assert rotated == {"cohere": 8, "cohere2": 6}
+
+
 def test_unknown_names_are_answered_with_near_ones() -> None:
     with pytest.raises(UnknownName, match="unknown model_type 'mixtrall': did you mean mixtral"):
         from_config({**LLAMA, "model_type": "mixtrall"}, sequence=8)

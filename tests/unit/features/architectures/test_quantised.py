@@ -149,3 +149,19 @@ def test_layers_that_are_spared_are_told() -> None:
     assert left_out(asked({**FP8, "modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"]})) == ""
     said = left_out(asked({**FP8, "ignore": ["model.layers.0.mlp.gate_proj", "lm_head"]}))
     assert "spares model.layers.0.mlp.gate_proj;" in said
+
+
+GPT_OSS = {**LLAMA, "model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 2}
+MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+
+
+def test_mxfp4_stores_the_experts_of_gpt_oss_in_four_bits_and_nothing_else() -> None:
+    full, narrow = (read_graph(from_config(c), batch=1) for c in (GPT_OSS, asked(MXFP4, GPT_OSS)))
+    experts = LAYERS * 8 * 3 * WIDTH * HIDDEN
+    sizes = [
+        sum(graph.values[name].size_bytes for name in graph.parameters | graph.buffers)
+        for graph in (full, narrow)
+    ]
+    # From 4 bytes to half of one.
+    assert sizes[0] - sizes[1] == 7 * experts // 2
+    assert left_out(asked(MXFP4, GPT_OSS)) == ""

@@ -65,6 +65,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_local_experts": 4,
         "num_experts_per_tok": 2,
     },
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        "architectures": ["GptOssForCausalLM"],
+        **_LLAMA,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
 }
 BATCH, SEQUENCE = 2, 16
 

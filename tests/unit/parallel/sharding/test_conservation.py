@@ -153,6 +153,17 @@ def test_experts_in_few_bits_are_split_as_full_ones(weights: Weights) -> None:
     assert all(mine == (all_[0] // 2, *all_[1:]) for all_, mine in held)
 
 
+def test_biases_of_experts_go_with_their_matrices() -> None:
+    found = sharding(config_graph("gpt_oss"), Plan(dp=2, ep=2, tp=2), training=True)
+    tables = [part for part in found.parameters.values() if part.split_over[:1] == ("ep",)]
+    # Two matrices and the bias between them a layer.
+    assert len(tables) == 3 * LAYERS
+    assert all(part.local_shape[0] == 2 for part in tables)
+    local = program_of(found.graph, mode=Mode.TRAIN, optimizer=Optimizer.ADAM, strict=True)
+    travels = [shape for shape in exchanged(local, Phase.FORWARD) if shape.group == "ep"]
+    assert len(travels) == 2 * LAYERS
+
+
 @pytest.mark.parametrize("load_imbalance", [1.0, 1.5])
 def test_tokens_travel_to_their_experts(load_imbalance: float) -> None:
     graph = config_graph("mixtral")

@@ -17,7 +17,7 @@ GRAPHS = {
     "pieces": attention_in_pieces(),
     "cnn": residual_cnn(),
 }
-SEQUENCES = [name for name in GRAPHS if name not in ("cnn", "mixtral")]
+SEQUENCES = [name for name in GRAPHS if name not in ("cnn", "mixtral", "gpt_oss")]
 
 
 def same(graph: Graph, plan: Plan, group: str, parts: int, *, training: bool) -> None:
