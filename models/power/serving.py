@@ -3,8 +3,9 @@
 A step makes one token of each of `batch` sequences; requests come and go, so a share of the prompts is read
 beside it. What a step asks of a device: weights and caches over the bandwidth, FLOPs over the peak,
 exchanges over the links, launches. A base adds the terms with fitted weights, one set for each measured chip
-and one for all others; trees and a memory of jobs alike correct the step, the watts and the joules. Joules
-are learned directly as well as through watts and seconds: the errors of those two offset each other.
+and one for all others; trees and a memory of jobs alike correct the step, the watts and the joules. Watts
+are learned directly and as joules over seconds; the answer is the mean of both, and its joules are its watts
+times its seconds.
 
 Steps, not kernels, are what the leaderboard measures: the server's own work (scheduling, sampling, launches
 that no graph holds) is inside, and is the larger part of small models' steps on fast devices.
@@ -43,7 +44,9 @@ _USABLE = 0.9
 _TINY_S = 1e-9
 # An exchange of a few KB between devices of one node takes about this long; a kernel starts in two.
 _EXCHANGE_S, _START_S = 8e-6, 2e-6
-_KERNELS_PER_LAYER, _KERNELS_BESIDE = 10, 20
+# Norms, products, rotation, cache, attention and activation; what routed experts add (scores, choice, sorting,
+# one more product's share, the sum); casts before the four products of a layer in FP8.
+_KERNELS_PER_LAYER, _KERNELS_PER_ROUTED, _KERNELS_NARROW, _KERNELS_BESIDE = 10, 8, 4, 20
 TERMS = ("weights", "cache", "compute", "prompts", "exchange", "launch", "step", "sequences")
 # Seconds that a coefficient of 1 stands for, of the two terms that no device number scales.
 _STEP_S, _SEQUENCE_S = 1e-3, 1e-5
@@ -171,9 +174,16 @@ def step_work(job: ServingJob, device: DeviceSpec) -> StepWork:
         compute_s=2.0 * shape.active_parameters * batch / ranks / peak + scores / ranks / peak16,
         prompts_s=prompts / ranks / peak,
         exchange_s=exchange,
-        launch_s=(_KERNELS_PER_LAYER * shape.layers + _KERNELS_BESIDE) * _START_S,
+        launch_s=_kernel_count(job) * _START_S,
         balance=_balance(shape, touched, job.expert_ranks) if job.expert_parallel > 1 else 1.0,
     )
+
+
+def _kernel_count(job: ServingJob) -> int:
+    """Kernels that a step launches, about: which experts and types it has matters more than each number."""
+    shape = job.shape
+    per_layer = _KERNELS_PER_LAYER + (_KERNELS_NARROW if job.weight_bits == 8 else 0)
+    return per_layer * shape.layers + _KERNELS_PER_ROUTED * shape.expert_layers + _KERNELS_BESIDE
 
 
 def _balance(shape: LlmShape, touched: float, ranks: int) -> float:
@@ -307,11 +317,12 @@ class ServingModel:
         row = features(job, work, base_s, usual, code)
         found = {name: self._corrected(name, row) for name in TARGETS}
         step_s = base_s * exp(found["step"])
-        power = idle + span * min(0.99, usual * exp(found["power"]))
-        direct = device.tdp_w * job.ranks * base_s / work.batch * exp(found["energy"])
-        through = power * job.ranks * step_s / work.batch
-        # The geometric mean: each of the two errs where the other does not.
-        return {"step_s": step_s, "power_w": power, "energy_j": sqrt(direct * through), "batch": work.batch}
+        direct = idle + span * min(0.99, usual * exp(found["power"]))
+        through = device.tdp_w * base_s / step_s * exp(found["energy"])
+        # The geometric mean: each of the two errs where the other does not. Joules are watts times seconds.
+        power = min(device.tdp_w, max(idle, sqrt(direct * through)))
+        joules = power * job.ranks * step_s / work.batch
+        return {"step_s": step_s, "power_w": power, "energy_j": joules, "batch": work.batch}
 
     def _stranger_fraction(self, job: ServingJob, work: StepWork) -> float:
         """Dynamic share of the span on a chip like none: a law and what each measured chip would do.

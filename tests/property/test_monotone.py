@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from predictor import PredictionRequest, Predictor
-from predictor.types import Precision
+from predictor.parallel.plan import Plan
+from predictor.types import Mode, Optimizer, Precision
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEVICES = ("v100-pcie-32gb", "a100-sxm-80gb", "h100-sxm-80gb", "rtx-4090-24gb")
@@ -43,3 +44,28 @@ def test_tf32_is_not_slower_than_fp32(predictor: Predictor, model: str, device: 
         for precision in (Precision.FP32, Precision.TF32)
     )
     assert rounded.iteration_time_s.value <= exact.iteration_time_s.value
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP])
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", ["mobilenet_v2", "resnet50", "gpt2"])
+def test_a_batch_cut_into_microbatches_needs_no_fewer_joules(
+    predictor: Predictor, model: str, device: str, precision: Precision
+) -> None:
+    joules = [
+        predictor.predict(
+            PredictionRequest(
+                str(EXAMPLES / f"{model}.onnx"),
+                device,
+                batch=32,
+                mode=Mode.TRAIN,
+                precision=precision,
+                optimizer=Optimizer.ADAM,
+                plan=Plan(microbatches=parts),
+            )
+        ).energy_j.value
+        for parts in (1, 2, 4, 8, 32)
+    ]
+    assert min(joules) >= joules[0] * (1 - DIP_FRACTION)
+    for larger, smaller in pairwise(joules):
+        assert smaller >= larger * (1 - DIP_FRACTION)
