@@ -2,8 +2,8 @@
 
 A CPU build of torch can hold fake CUDA tensors but not differentiate them, so captures run on fake CPU
 tensors, and the few functions that choose their kernel by device are redirected: attention to the flash or
-the memory-efficient kernel, dropout and RMS norm to one kernel, recurrent layers to one library call, and
-autocast's list of functions that run in FP32.
+the memory-efficient kernel, dropout and RMS norm to one kernel, recurrent layers to one library call,
+grouped products in any type, and autocast's list of functions that run in FP32.
 """
 
 from __future__ import annotations
@@ -154,6 +154,14 @@ def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float 
     return operators().rms_norm(input, weight, len(normalized_shape))[0]
 
 
+def _grouped_mm(left: Any, right: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Experts: rows by a matrix of their group. BF16 and unusual forms keep torch's own path."""
+    rows_by_matrices = offs is not None and (left.dim(), right.dim()) == (2, 3)
+    if left.dtype == torch.bfloat16 or not rows_by_matrices or bias is not None or out_dtype is not None:
+        return NotImplemented
+    return operators().grouped_mm(left, right, offs)
+
+
 def _recurrent(cell: str) -> Callable[..., Any]:
     """torch.lstm and relatives; packed sequences keep torch's own path."""
 
@@ -199,5 +207,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _functional.rms_norm: _rms_norm,
     torch.rms_norm: _rms_norm,
     _variable.dropout: _dropout,
+    # Before torch 2.10 only the second, before 2.8 neither.
+    getattr(_functional, "grouped_mm", None): _grouped_mm,
+    getattr(torch, "_grouped_mm", None): _grouped_mm,
     **{getattr(_variable, cell): _recurrent(cell) for cell in _GATE_COUNTS},
 }

@@ -1,7 +1,7 @@
 """Operators that stand for one library call on a device where torch's CPU path runs many.
 
-They have shapes and gradients, no arithmetic. Their work rules are in `rules/recurrent.py` and
-`rules/norms.py`.
+They have shapes and gradients, no arithmetic. Their work rules are in `rules/recurrent.py`, `rules/norms.py`
+and `rules/matrix.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def operators() -> Any:
         ("rnn_backward", _rnn_backward, _fake_rnn_backward, None, None),
         ("rms_norm", _rms_norm, _fake_rms_norm, _keep_rms_norm, _differentiate_rms_norm),
         ("rms_norm_backward", _rms_norm_backward, _fake_rms_norm_backward, None, None),
+        ("grouped_mm", _grouped_mm, _fake_grouped_mm, _keep_grouped_mm, _differentiate_grouped_mm),
     ):
         operator = torch.library.custom_op(f"perfcast::{name}", schema, mutates_args=())
         operator.register_fake(fake)
@@ -175,6 +176,32 @@ def _differentiate_rms_norm(ctx: Any, gradient: Any, *_: Any) -> tuple[Any, ...]
         gradient, data, deviation, scale, ctx.dimensions, wants_data, wants_scale
     )
     return found[0] if wants_data else None, found[1] if wants_scale else None, None
+
+
+# Grouped products, which torch runs in any type and knows the shape of in BF16 alone.
+
+
+def _grouped_mm(left: torch.Tensor, right: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    _on_fakes_only()
+
+
+def _fake_grouped_mm(left: Any, right: Any, ends: Any) -> Any:
+    """(T x k)(G x k x n) is (T x n); (k x T)(T x n) is one matrix a group, (G x k x n)."""
+    if left.dim() == right.dim():
+        return left.new_empty((ends.shape[0], left.shape[0], right.shape[1]))
+    return left.new_empty((left.shape[0], right.shape[2]))
+
+
+def _keep_grouped_mm(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate_grouped_mm(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+    left, right, ends = ctx.saved_tensors
+    product = torch.ops.perfcast.grouped_mm
+    for_left = product(gradient, right.transpose(1, 2), ends) if ctx.needs_input_grad[0] else None
+    for_right = product(left.transpose(0, 1), gradient, ends) if ctx.needs_input_grad[1] else None
+    return for_left, for_right, None
 
 
 def _like_if(wanted: bool, tensor: Any, source: Any) -> Any:

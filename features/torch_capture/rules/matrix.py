@@ -69,12 +69,23 @@ def product(view: CallView) -> tuple[OpWork, ...]:
 
 
 @ATEN_RULES.register("aten", "_grouped_mm")
+def torch_grouped_product(view: CallView) -> tuple[OpWork, ...]:
+    """torch's own."""
+    return _grouped_product(view, view.tensor("self"), view.tensor("mat2"))
+
+
+@ATEN_RULES.register("perfcast", "grouped_mm")
 def grouped_product(view: CallView) -> tuple[OpWork, ...]:
+    """What stands for it in types of which torch's own knows no shape."""
+    return _grouped_product(view, view.tensor("left"), view.tensor("right"))
+
+
+def _grouped_product(view: CallView, left: Tensor, right: Tensor) -> tuple[OpWork, ...]:
     """Rows sorted by group (experts), each group with a matrix of its own; rows choose groups by chance.
 
     (T x k)(G x k x n) multiplies T rows; (m x T)(T x n) sums T rows, into one result per group.
     """
-    left, right, out = view.tensor("self"), view.tensor("mat2"), view.output
+    out = view.output
     groups = next((item.shape[0] for item in (left, right, out) if len(item.shape) == 3), 1)
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     kind, unread = "bmm", 0

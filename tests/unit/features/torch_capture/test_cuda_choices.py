@@ -10,7 +10,7 @@ import pytest
 from predictor.features.dtype import DType
 from predictor.features.programs.work import Phase
 from predictor.features.torch_capture import TorchModel
-from predictor.types import Mode, Precision
+from predictor.types import Mode, Optimizer, Precision, Runtime
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -124,3 +124,29 @@ def test_autocast_follows_the_lists_of_cuda() -> None:
     assert types["addmm"] is types["relu"] is DType.FLOAT16
     # On a CPU, autocast would leave these in half precision.
     assert types["native_layer_norm"] is types["pow"] is DType.FLOAT32
+
+
+@pytest.mark.skipif(not hasattr(nn.functional, "grouped_mm"), reason="torch before 2.10")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_experts_multiply_in_any_type(dtype: Any) -> None:
+    class Experts(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(4, 16, 24, dtype=dtype))
+
+        def forward(self, rows: Any, ends: Any) -> Any:
+            return nn.functional.grouped_mm(rows, self.weight, offs=ends)
+
+    rows = torch.empty(32, 16, dtype=dtype, requires_grad=True)
+    program = TorchModel(Experts(), (rows, torch.zeros(4, dtype=torch.int32))).program(
+        batch=None,
+        mode=Mode.TRAIN,
+        precision=Precision.FP32,
+        optimizer=Optimizer.NONE,
+        runtime=Runtime.EAGER,
+        strict=True,
+    )
+    products = [op.work for op in program.ops if op.work.matrix_flops]
+    assert [work.kind for work in products] == ["grouped_matmul", "bmm"]
+    assert {work.matrix_flops for work in products} == {2 * 32 * 16 * 24}
+    assert program.memory.parameter_bytes == 4 * 16 * 24 * torch.finfo(dtype).bits // 8
