@@ -15,6 +15,7 @@ from predictor.features.graph import Graph
 from predictor.parallel.sharding.book import Book
 from predictor.parallel.sharding.follow import Region, follow
 from predictor.parallel.sharding.layout import Split, cut, fits
+from predictor.parallel.sharding.rules.attention import keys_and_values
 
 # FLOPs that are worth one byte between ranks. Fast links and slow cores give 100 (V100 and NVLink in FP32),
 # fast cores and slow links far more; who asks for tensor parallelism wants the weights split too, so low.
@@ -110,9 +111,14 @@ def _splits_samples(book: Book, region: Region, stream: Region) -> bool:
 
 
 def is_state(graph: Graph, name: str) -> bool:
-    """Whether an input is given back, written on: cached keys and values, whose heads each rank keeps."""
+    """Whether an input holds cached keys and values, whose heads each rank keeps.
+
+    It is given back, written on, or attended to as it is: an encoder's, of which a step adds none.
+    """
     readers = [graph.nodes[index] for index in graph.consumers.get(name, ())]
-    return bool(readers) and all(node.outputs[0] in graph.outputs for node in readers)
+    return bool(readers) and all(
+        node.outputs[0] in graph.outputs or name in keys_and_values(node) for node in readers
+    )
 
 
 def _collides(book: Book, region: Region, layout: dict[str, Split]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import prod
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,7 @@ from tests.unit.parallel.sharding.models import (
     config_graph,
 )
 
+ASSETS = Path(__file__).parents[3] / "assets" / "configs"
 # One all-reduce: batch x sequence x hidden numbers of 4 bytes.
 STEP_BYTES = BATCH * SEQUENCE * HIDDEN * 4
 
@@ -221,6 +223,18 @@ def test_a_step_of_a_decoder_keeps_the_cache_of_its_own_heads(name: str) -> None
     # Two all-reduces a layer and that of the vocabulary: new keys and values cross no link.
     assert made.count("AllReduce") == 2 * LAYERS + 1
     assert made.count("Scatter") == 0
+
+
+@pytest.mark.parametrize("name", ["whisper-tiny", "t5-small", "bart-base"])
+def test_what_an_encoder_left_in_the_cache_lies_by_heads(name: str) -> None:
+    step = from_config(ASSETS / f"{name}.json", batch=BATCH, past_length=16, source_length=48)
+    whole = lower(read_graph(step), training=False)
+    local = shard(whole, Plan(tp=2), training=False)
+    caches = [value for value in whole.inputs if ".encoder." in value]
+    assert caches
+    for value in caches:
+        batch, heads, length, width = whole.values[value].shape
+        assert local.values[value].shape == (batch, heads // 2, length, width)
 
 
 def test_an_unknown_group_is_refused() -> None:
