@@ -42,10 +42,12 @@ TASKS = ("chat", "reasoning", "code", "image", "video")
 
 _USABLE = 0.9
 _TINY_S = 1e-9
+LEAST_FRACTION = 0.02
+"""No job draws less above idle than this share of what the limit leaves."""
 # An exchange of a few KB between devices of one node takes about this long; a kernel starts in two.
 _EXCHANGE_S, _START_S = 8e-6, 2e-6
-# Norms, products, rotation, cache, attention and activation; what routed experts add (scores, choice, sorting,
-# one more product's share, the sum); casts before the four products of a layer in FP8.
+# Norms, products, rotation, cache, attention and activation; what routed experts add (scores, choice,
+# sorting, the sum); casts before the four products of a layer in FP8.
 _KERNELS_PER_LAYER, _KERNELS_PER_ROUTED, _KERNELS_NARROW, _KERNELS_BESIDE = 10, 8, 4, 20
 TERMS = ("weights", "cache", "compute", "prompts", "exchange", "launch", "step", "sequences")
 # Seconds that a coefficient of 1 stands for, of the two terms that no device number scales.
@@ -263,6 +265,20 @@ class ServingAnswer:
     known_device: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Chip:
+    """A measured chip: its numbers (1, n), its code among the features, weights of its two bases."""
+
+    numbers: FloatArray
+    code: float
+    base: FloatArray
+    power: FloatArray
+
+    def base_s(self, work: StepWork) -> float:
+        """Seconds of the base step."""
+        return max(float(work.terms @ self.base), work.floor_s)
+
+
 class ServingModel:
     """Steps, watts and joules of served decoders."""
 
@@ -271,11 +287,11 @@ class ServingModel:
         if params.get("power_target") != POWER_TARGET:
             raise InvalidBundle("serving: trained by another version; run `perfcast train`")
         self._chips = [
-            (
-                np.array([chip["numbers"]], dtype=np.float64),
-                float(chip["code"]),
-                np.array(chip["base"]),
-                np.array(chip["power"]),
+            _Chip(
+                numbers=np.array([chip["numbers"]], dtype=np.float64),
+                code=float(chip["code"]),
+                base=np.array(chip["base"]),
+                power=np.array(chip["power"]),
             )
             for chip in params["bases"]
         ]
@@ -297,47 +313,56 @@ class ServingModel:
         """A model straight from training."""
         return cls(trained.params, {name: load_booster(blob) for name, blob in trained.boosters.items()})
 
-    def base_s(self, work: StepWork, device: DeviceSpec) -> tuple[float, float | None, FloatArray]:
-        """(seconds of the base step, code of the chip or None where unmeasured, power weights)."""
-        for numbers, code, base, power in self._chips:
-            if is_known(device, numbers):
-                return max(float(work.terms @ base), work.floor_s), code, power
-        return max(float(work.terms @ self._any_base), work.floor_s), None, np.zeros(6)
+    def base_s(self, work: StepWork, device: DeviceSpec) -> tuple[float, _Chip | None]:
+        """(seconds of the base step, the chip that tells of the device or None where it is like none)."""
+        for chip in self._chips:
+            if is_known(device, chip.numbers):
+                return chip.base_s(work), chip
+        return max(float(work.terms @ self._any_base), work.floor_s), None
 
     def raw(self, job: ServingJob, device: DeviceSpec) -> dict[str, float]:
         """step_s, power_w, energy_j (per token) and the batch that fits, without intervals."""
         work = step_work(job, device)
-        base_s, code, watts = self.base_s(work, device)
-        idle, span = idle_power_w(device), device.tdp_w - idle_power_w(device)
-        if code is None:
-            power = idle + span * min(1.0, self._stranger_fraction(job, work))
-            joules = power * job.ranks * base_s / work.batch
-            return {"step_s": base_s, "power_w": power, "energy_j": joules, "batch": work.batch}
-        usual = base_power(work, base_s, watts)
-        row = features(job, work, base_s, usual, code)
-        found = {name: self._corrected(name, row) for name in TARGETS}
-        step_s = base_s * exp(found["step"])
-        direct = idle + span * min(0.99, usual * exp(found["power"]))
-        through = device.tdp_w * base_s / step_s * exp(found["energy"])
-        # The geometric mean: each of the two errs where the other does not. Joules are watts times seconds.
-        power = min(device.tdp_w, max(idle, sqrt(direct * through)))
+        step_s, chip = self.base_s(work, device)
+        if chip is None:
+            power = self._stranger_power(job, work, device)
+        else:
+            step_s, power = self._as_chip(job, work, device, chip)
+        # Joules are watts times seconds.
         joules = power * job.ranks * step_s / work.batch
         return {"step_s": step_s, "power_w": power, "energy_j": joules, "batch": work.batch}
 
-    def _stranger_fraction(self, job: ServingJob, work: StepWork) -> float:
-        """Dynamic share of the span on a chip like none: a law and what each measured chip would do.
+    def _as_chip(
+        self, job: ServingJob, work: StepWork, device: DeviceSpec, chip: _Chip
+    ) -> tuple[float, float]:
+        """(seconds of a step, watts) of a device that does as the chip does.
 
-        The law knows by how far steps exceed their launches. The answer is the geometric mean, since each of
-        them errs where the other does not: between A100 and H100 boards of one server 17.6 and 12.5 %, both
-        together 11.3 %.
+        Watts are the geometric mean of those learned directly and of joules over seconds: each of the two
+        errs where the other does not.
         """
+        base_s = chip.base_s(work)
+        usual = base_power(work, base_s, chip.power)
+        row = features(job, work, base_s, usual, chip.code)
+        found = {name: self._corrected(name, row) for name in TARGETS}
+        idle = idle_power_w(device)
+        direct = idle + (device.tdp_w - idle) * min(0.99, usual * exp(found["power"]))
+        through = device.tdp_w * exp(found["energy"] - found["step"])
+        power = min(device.tdp_w, max(idle, sqrt(direct * through)))
+        return base_s * exp(found["step"]), power
+
+    def _stranger_power(self, job: ServingJob, work: StepWork, device: DeviceSpec) -> float:
+        """Watts on a chip like none: of a law, and as each measured chip would draw them.
+
+        The law knows by how far steps exceed their launches. The answer is the geometric mean of what they
+        say of the draw above idle, since each errs where the other does not: between A100 and H100 boards of
+        one server the law alone is 16.9 % off, with the chips 10.4 %.
+        """
+        idle = idle_power_w(device)
+        span = device.tdp_w - idle
         law = float(power_facts(work) @ self._any_power[:-1]) + float(self._any_power[-1])
-        chips = []
-        for _, code, base, watts in self._chips:
-            base_s = max(float(work.terms @ base), work.floor_s)
-            usual = base_power(work, base_s, watts)
-            chips.append(log(usual) + self._corrected("power", features(job, work, base_s, usual, code)))
-        return exp(0.5 * (law + sum(chips) / len(chips)))
+        watts = [self._as_chip(job, work, device, chip)[1] for chip in self._chips]
+        above = [log(max(LEAST_FRACTION, (power - idle) / span)) for power in watts]
+        return idle + span * min(1.0, exp(0.5 * (law + sum(above) / len(above))))
 
     def predict(self, job: ServingJob, device: DeviceSpec) -> ServingAnswer:
         """The answer with its intervals. Raises InvalidRequest when the weights do not fit."""

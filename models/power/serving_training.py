@@ -27,6 +27,7 @@ from predictor.models.power.board_power import idle_power_w
 from predictor.models.power.llm_shape import LlmShape, llm_shape
 from predictor.models.power.residuals import JobMemory
 from predictor.models.power.serving import (
+    LEAST_FRACTION,
     POWER_TARGET,
     TARGETS,
     TASKS,
@@ -61,7 +62,6 @@ PARAMETERS: Mapping[str, object] = {
 # on which chip, counts half as much again.
 _KERNEL_SCALE, _KIND_SCALE, _RIDGE = 5.0, 1.5, 0.1
 _KINDS = 1 + len(TASKS)
-_LEAST_FRACTION = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _fit(samples: Sequence[ServingSample]) -> TrainedModel:
 
 def _fraction(sample: ServingSample) -> float:
     idle = idle_power_w(sample.device)
-    return max(_LEAST_FRACTION, min(0.99, (sample.power_w - idle) / (sample.device.tdp_w - idle)))
+    return max(LEAST_FRACTION, min(0.99, (sample.power_w - idle) / (sample.device.tdp_w - idle)))
 
 
 def fit_base(samples: Sequence[ServingSample]) -> FloatArray:

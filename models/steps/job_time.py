@@ -30,8 +30,8 @@ _SHARPNESS = 4
 # Usual values and the log distance at which a fit resists moving away from them: eager training launches
 # cost 10 to 30 microseconds, decoded and cached images some hundred each.
 _SCALE, _LAUNCH_S, _SAMPLE_S = (1.0, 0.5), (1.7e-5, 1.0), (3e-4, 1.0)
-# Kernel times of a device that nobody timed are off by some 0.2 in the log (suite time, GPUs left out), those of
-# one network by 0.15, told twice (seconds and share of time with a kernel): one network on a card says
+# Kernel times of a device that nobody timed are off by some 0.2 in the log (suite time, GPUs left out), those
+# of one network by 0.15, told twice (seconds and share of time with a kernel): one network on a card says
 # half of what the card is like.
 _DEVICE_LOGS = 0.15
 # Signatures of unlike networks lie one to three apart; what one leaves says nothing of another.

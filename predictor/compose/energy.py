@@ -22,8 +22,8 @@ from predictor.parallel.plan import Plan
 from predictor.types import Interval, Runtime
 
 _LONGEST_WAIT = 0.6
-"""Host time of a launch over its kernel's share of the iteration, at most: by `PowerBase.duty` such a host makes
-steps a quarter longer, about what predicted seconds of metered jobs (Zeus) are off by."""
+"""Host time of a launch over its kernel's share of the iteration, at most: by `PowerBase.duty` such a host
+makes steps a quarter longer, about what predicted seconds of metered jobs (Zeus) are off by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,13 @@ def test_a_step_reads_what_it_must() -> None:
     assert 4 < many.weights_s / few.weights_s < 12
 
 
+def test_experts_and_fp8_launch_more_kernels() -> None:
+    per_layer = step_work(job(1), H100).launch_s / 32
+    narrow = step_work(job(1, weight_bits=8), H100).launch_s / 32
+    experts = step_work(job(1, "Qwen/Qwen3-30B-A3B"), H100).launch_s / 48
+    assert per_layer < narrow < experts
+
+
 def test_the_cache_bounds_the_batch_and_weights_must_fit() -> None:
     full = step_work(job(100_000), H100)
     assert full.batch < 1100
@@ -167,6 +174,8 @@ def test_an_answer_is_consistent(model: ServingModel) -> None:
     assert answer.energy_per_request_j.value == pytest.approx(400 * answer.energy_per_token_j.value)
     assert idle_power_w(H100) <= answer.power_w.low <= answer.power_w.value <= answer.power_w.high
     assert answer.tokens_per_s.value * answer.step_s.value == pytest.approx(answer.batch)
+    joules_per_s = answer.energy_per_token_j.value * answer.tokens_per_s.value
+    assert answer.power_w.value == pytest.approx(joules_per_s)
     assert answer.known_device
 
 
