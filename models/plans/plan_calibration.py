@@ -3,10 +3,12 @@
     log(measured / composed) = c + f(stage) + h g(stage), a Gaussian process with a prior of physical sizes
 
 A stage's own error depends on what its ranks run: ranks that share a weight, samples of a microbatch, size
-of its kernels and products. `h` is the share of the iteration in which the last stage works, over the layers
-of a stage: the head that only that stage has is wrong by what `g` says, a pipeline shows it, and without one
-it is part of f. Length scales are found by marginal likelihood under a log-normal prior; with the few rows
-that users have, that prior decides. `spread_out` picks the plans most worth measuring, before any is.
+of its kernels and products. Each has a smooth trend; together they jump, as tiles and algorithms do, so that
+covariances fall off at once. How much of the iteration goes to gradients' exchange and bubbles has trends
+too. `h` is the share of the iteration in which the last stage works, over the layers of a stage: the head
+that only that stage has is wrong by what `g` says, a pipeline shows it, and without one it is part of f.
+Length scales are found by marginal likelihood under a log-normal prior; with the few rows that users have,
+that prior decides. `spread_out` picks the plans most worth measuring, before any is.
 """
 
 from __future__ import annotations
@@ -30,9 +32,13 @@ from predictor.models.plans.step_correction import StepFacts
 _LAUNCH_S = 1e-5
 _LAYERS = 8.0
 """Layers of a stage beside which a head of unit error shifts the iteration by its whole error."""
+_TENTH = 10.0
+"""A tenth of the iteration counts like a doubling of a size."""
+_JOINT, _STAGE, _HEAD = 4, 6, 2
+"""Columns of a stage that jump together, all of them, and those of the head."""
 _LENGTH, _LENGTH_SPREAD = 0.85, 0.6
-"""Prior median of length scales in doublings, and the width of its logarithm. Of 0.7 to 1.2 the best on
-llm-foundry, Megatron-Bridge and NeMo; vTrain, on which it is judged, was not asked."""
+"""Prior median of length scales in doublings, and the width of its logarithm. Of 0.85 to 3, as the covariance
+among a dozen, the best on eight clusters of other publishers; vTrain is judged and was not asked."""
 _AMPLITUDES = np.log(np.array([0.1, 0.1, 0.1, 0.1]))
 """Prior medians of f together, f by column, g, and the constant."""
 _NOISE = float(np.log(0.025))
@@ -49,8 +55,9 @@ class PlanPoint:
     """One iteration as the calibration sees it.
 
     Attributes:
-        stage: (4,) log2 of tensor-parallel ranks, samples of a microbatch, kernel time and product time over
-            that of a launch. head: (2,) log2 of tensor-parallel ranks and kernel time. share: `h`.
+        stage: (6,) log2 of tensor-parallel ranks, samples of a microbatch, kernel time and product time over
+            that of a launch; tenths of the iteration in gradients' exchange and in bubbles.
+        head: (2,) log2 of tensor-parallel ranks and kernel time. share: `h`.
     """
 
     stage: FloatArray
@@ -66,7 +73,12 @@ def plan_point(facts: StepFacts, samples: int, layers: int) -> PlanPoint:
     """
     kernel = np.log2(max(facts.kernel_s, 1e-12) / _LAUNCH_S)
     ways = np.log2(facts.tp)
-    stage = (ways, np.log2(samples), kernel, np.log2(max(facts.product_flops, 1e-12) / _LAUNCH_S))
+    product = np.log2(max(facts.product_flops, 1e-12) / _LAUNCH_S)
+    exchange, bubble = (
+        _TENTH * facts.breakdown_s.get(part, 0.0) / max(facts.composed_s, 1e-30)
+        for part in ("communication", "pipeline_bubble")
+    )
+    stage = (ways, np.log2(samples), kernel, product, exchange, bubble)
     busy = facts.microbatches / (facts.microbatches + facts.pp - 1) if facts.pp > 1 else 0.0
     return PlanPoint(np.array(stage), np.array((ways, kernel)), busy * _LAYERS * facts.pp / max(layers, 1))
 
@@ -87,18 +99,18 @@ class _Points:
 
 
 def _start() -> FloatArray:
-    return np.concatenate([np.full(6, np.log(_LENGTH)), _AMPLITUDES, [_NOISE]])
+    return np.concatenate([np.full(_STAGE + _HEAD, np.log(_LENGTH)), _AMPLITUDES, [_NOISE]])
 
 
-_SPREADS = np.concatenate([np.full(6, _LENGTH_SPREAD), np.full(5, _AMPLITUDE_SPREAD)])
+_SPREADS = np.concatenate([np.full(_STAGE + _HEAD, _LENGTH_SPREAD), np.full(5, _AMPLITUDE_SPREAD)])
 
 
 def _covariance(left: _Points, right: _Points, chosen: FloatArray) -> FloatArray:
-    """(n, m) prior covariance. `chosen`: logs of 4 + 2 length scales, 4 amplitudes and the noise."""
-    together, single, head, constant = np.exp(2 * chosen[6:10])
-    stage = ((left.stage[:, None] - right.stage[None]) / np.exp(chosen[:4])) ** 2
-    ends = ((left.head[:, None] - right.head[None]) / np.exp(chosen[4:6])) ** 2
-    found = together * np.exp(-stage.sum(-1) / 2) + single * np.exp(-stage / 2).mean(-1)
+    """(n, m) prior covariance. `chosen`: logs of 6 + 2 length scales, 4 amplitudes and the noise."""
+    together, single, head, constant = np.exp(2 * chosen[_STAGE + _HEAD : -1])
+    stage = ((left.stage[:, None] - right.stage[None]) / np.exp(chosen[:_STAGE])) ** 2
+    ends = ((left.head[:, None] - right.head[None]) / np.exp(chosen[_STAGE : _STAGE + _HEAD])) ** 2
+    found = together * np.exp(-np.sqrt(stage[..., :_JOINT].sum(-1))) + single * np.exp(-stage / 2).mean(-1)
     found += head * np.outer(left.share, right.share) * np.exp(-ends.sum(-1) / 2)
     return np.asarray(found + constant)
 
@@ -167,7 +179,12 @@ class ClusterPlans:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ClusterPlans:
-        """Inverse of `to_json`."""
+        """Inverse of `to_json`. Raises InvalidData: written by a version that read other columns."""
+        if len(data["chosen"]) != len(_SPREADS):
+            raise InvalidData(
+                "plans of a cluster were calibrated by another version; calibrate anew with its rows "
+                "(perfcast calibrate)"
+            )
         points = _Points(*(np.array(data[name], dtype=np.float64) for name in ("stage", "head", "share")))
         calibration = PlanCalibration(points, np.array(data["chosen"]), np.array(data["weights"]))
         return cls(tuple(map(float, data["device"])), tuple(map(float, data["links"])), calibration)

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from predictor.errors import InvalidData
-from predictor.models.plans.plan_calibration import PlanPoint, fit_plan_calibration, plan_point, spread_out
+from predictor.models.plans.plan_calibration import (
+    ClusterPlans,
+    PlanPoint,
+    fit_plan_calibration,
+    plan_point,
+    spread_out,
+)
 from tests.unit.models.test_step_correction import FACTS
 
 
@@ -71,3 +77,20 @@ def test_rows_that_were_measured_often_agree_on_their_mean() -> None:
         assert fitted.log_factors([point])[0] == pytest.approx(0.2, abs=0.02)
         assert 0 < fitted.log_spreads([point])[0] < 0.3
         assert np.abs(fitted.left_out(times) - 0.2).max() < 0.03
+
+
+def test_exchange_and_bubble_count_in_tenths_of_the_iteration() -> None:
+    parts = {"forward": 0.5, "communication": 0.2, "pipeline_bubble": 0.3}
+    point = plan_point(replace(FACTS, composed_s=1.0, breakdown_s=parts), 2, 16)
+    assert point.stage[-2:] == pytest.approx([2.0, 3.0])
+
+
+def test_plans_of_another_version_ask_for_a_new_calibration() -> None:
+    points = [point for point, _ in grid()][:4]
+    plans = ClusterPlans((1.0,), (2.0,), fit_plan_calibration(points, [0.1, 0.2, 0.1, 0.0]))
+    data = plans.to_json()
+    assert np.allclose(
+        ClusterPlans.from_json(data).calibration.log_factors(points), plans.calibration.log_factors(points)
+    )
+    with pytest.raises(InvalidData, match="calibrate anew"):
+        ClusterPlans.from_json(data | {"chosen": data["chosen"][:-2]})
