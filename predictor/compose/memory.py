@@ -66,7 +66,7 @@ def is_single(plan: Plan) -> bool:
     return (
         plan.pp == 1
         and plan.microbatches == 1
-        and not plan.zero
+        and not plan.shared
         and not plan.offload
         and plan.recompute is Recompute.NONE
         and not plan.splits_graph
@@ -140,7 +140,7 @@ def stage_job(stage: StageMemory, plan: Plan, device: DeviceSpec, *, half: bool)
         cp=plan.cp,
         ep=plan.ep,
         virtual_stages=plan.virtual_stages,
-        zero=plan.zero,
+        zero=plan.shared,
         sequence_parallel=plan.sequence_parallel,
         recompute=plan.recompute,
         half=half,

@@ -34,7 +34,7 @@ def is_plain(plan: Plan) -> bool:
     return (
         plan.device_count == plan.dp
         and plan.ep == 1
-        and not plan.zero
+        and not plan.shared
         and plan.microbatches == 1
         and plan.recompute is Recompute.NONE
         and not plan.offload

@@ -189,7 +189,7 @@ def _added_s(rank: RankCosts, ends: IntArray, plan: Plan) -> FloatArray:
 
     The first of all has nothing to be added to: a mean microbatch has its share of the others'.
     """
-    if not rank.adding_s_per_byte or plan.zero >= 2:
+    if not rank.adding_s_per_byte or plan.shared >= 2:
         return np.zeros(len(ends))
     begins = np.concatenate([[0], ends[:-1]]).astype(np.intp)
     held = np.add.reduceat(held_bytes(rank, ends, plan.pp), begins)

@@ -154,33 +154,34 @@ def stage_weights(
     of_experts = shard_count(plan, experts=True) if expert_shards is None else expert_shards
     shards = np.array([shard_count(plan, experts=False), of_experts], dtype=np.float64)
     replicas = plan.group_size("dp_cp")
-    weights = whole[0] / (shards if plan.zero == 3 else 1.0)
-    gradients = whole[1] / (shards if plan.zero >= 2 else 1.0)
-    state = whole[2] / (shards if plan.zero >= 1 else 1.0)
+    weights = whole[0] / (shards if plan.shared == 3 else 1.0)
+    gradients = whole[1] / (shards if plan.shared >= 2 else 1.0)
+    state = whole[2] / (shards if plan.shared >= 1 else 1.0)
     if Offload.OPTIMIZER in plan.offload:
         state = np.zeros(2)
         # Each gradient leaves for the host as it is ready.
         gradients = np.zeros(2)
-    visits = plan.zero == 3 or Offload.PARAMETERS in plan.offload
+    # Kinds of weights of which a rank holds a shard or nothing: those visit while a piece computes.
+    visits = (shards > 1) & (plan.shared == 3)
     if Offload.PARAMETERS in plan.offload:
-        weights = np.zeros(2)
+        weights, visits = np.zeros(2), np.ones(2, dtype=bool)
     gathered, whole_gradients = np.zeros(len(held.names)), np.zeros(len(held.names))
-    sharded_gradients = training and (plan.zero >= 2 or Offload.OPTIMIZER in plan.offload)
-    units = {piece: held.stage_sum([piece]).sum(axis=1) for piece in pieces}
+    passes = (shards > 1) & (plan.shared >= 2) | (Offload.OPTIMIZER in plan.offload)
+    units = {piece: held.stage_sum([piece]) for piece in pieces}
     layers = [piece for piece in pieces if held.is_layer[piece]]
     rest = [piece for piece in pieces if not held.is_layer[piece]]
-    root = held.stage_sum(rest).sum(axis=1) if rest else np.zeros(3)
+    root = held.stage_sum(rest) if rest else np.zeros((3, 2))
     for piece in pieces:
         near = _neighbours(layers, piece)
-        if visits:
-            gathered[piece] = root[0] + sum(units[other][0] for other in near)
-        if sharded_gradients:
-            whole_gradients[piece] = units[piece][1] if held.is_layer[piece] else root[1]
+        if visits.any():
+            gathered[piece] = (root[0] + sum(units[other][0] for other in near)) @ visits
+        if training and passes.any():
+            whole_gradients[piece] = (units[piece][1] if held.is_layer[piece] else root[1]) @ passes
     sent = 0.0
     if training and replicas > 1 and buffers.copied:
-        if plan.zero == 0:
+        if plan.shared == 0:
             sent = float(gradients.sum())
-        elif plan.zero in (1, 2):
+        elif plan.shared in (1, 2):
             sent = 2.0 * min(float(plan.bucket_bytes), float(whole[1].sum()))
     return StageWeights(
         weights=float(weights.sum()),
@@ -190,7 +191,7 @@ def stage_weights(
         whole_gradients=whole_gradients,
         buffers=sent,
         grows=plan.microbatches == 1
-        and plan.zero < 2
+        and plan.shared < 2
         and not buffers.resident
         and Offload.OPTIMIZER not in plan.offload,
     )

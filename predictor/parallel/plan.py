@@ -124,6 +124,11 @@ class Plan:
         return self.dp * self.cp if self.shard_group is None else self.shard_group
 
     @property
+    def shared(self) -> int:
+        """The stage of `zero` as it acts: 0 where one rank holds the only copy (torch's FSDP runs NO_SHARD)."""
+        return self.zero if self.shard_size > 1 else 0
+
+    @property
     def splits_graph(self) -> bool:
         """True when a rank runs another graph than the whole one: weights, sequences or experts are split."""
         return self.tp > 1 or self.cp > 1 or self.ep > 1

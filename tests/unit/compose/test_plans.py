@@ -186,6 +186,25 @@ def test_zero_shares_the_step(predictor: Predictor) -> None:
     assert shared == pytest.approx(whole / 8, rel=1e-6)
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("model", "plan", "group"),
+    [
+        ("gpt2.onnx", {}, None),
+        ("gpt2.onnx", {"microbatches": 4}, None),
+        ("gpt2.onnx", {"pp": 2, "microbatches": 4}, None),
+        ("gpt2.onnx", {"dp": 4}, 1),
+        ("resnet50.onnx", {}, None),
+    ],
+)
+def test_one_rank_has_nobody_to_share_with(
+    predictor: Predictor, zero: int, model: str, plan: dict[str, Any], group: int | None
+) -> None:
+    alone = predictor.predict(request(model, **plan))
+    shared = predictor.predict(request(model, **plan, zero=zero, shard_group=group))
+    assert replace(shared, graph=alone.graph) == alone
+
+
 def test_pipelines_of_other_graphs(predictor: Predictor) -> None:
     for model in ("unet.onnx", "resnet50.onnx", "mobilenet_v2.onnx", "vit_b16.onnx"):
         alone = predictor.predict(request(model, microbatches=8))

@@ -20,7 +20,7 @@ from predictor.features.reading.reader import read_graph
 from predictor.hardware.catalog import find_device
 from predictor.models.corpus.megatron_jobs import MegatronJob, rank_memory
 from predictor.parallel.memory_stages import RankMemory, stage_memories
-from predictor.parallel.memory_weights import GradientBuffers, stage_weights
+from predictor.parallel.memory_weights import GradientBuffers, PieceWeights, stage_weights
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer, Precision, Recompute, Runtime
@@ -113,6 +113,14 @@ def test_eighteen_bytes_per_parameter_and_what_zero_shares() -> None:
     layers = held(3)
     assert layers[1:] == pytest.approx((1, 3))
     assert 0.5 <= layers[0] < 2
+
+
+@pytest.mark.parametrize(("dp", "visiting"), [(4, 3.0), (8, 13.0)])
+def test_experts_that_one_rank_alone_holds_do_not_visit_it(dp: int, visiting: float) -> None:
+    sizes = {"dense": (3.0, 3.0, 0.0, False), "expert": (10.0, 10.0, 0.0, True)}
+    held = PieceWeights((frozenset(sizes),), sizes, np.zeros(1, dtype=bool))
+    found = stage_weights(held, [0], Plan(dp=dp, ep=4, zero=3), training=True)
+    assert found.gathered.tolist() == found.whole_gradients.tolist() == [visiting]
 
 
 def test_one_linear_applied_a_hundred_times_keeps_a_hundred_inputs() -> None:
