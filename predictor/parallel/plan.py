@@ -125,7 +125,7 @@ class Plan:
 
     @property
     def shared(self) -> int:
-        """The stage of `zero` as it acts: 0 where one rank holds the only copy (torch's FSDP runs NO_SHARD)."""
+        """The stage of `zero` as it acts: 0 where one rank holds the only copy, as FSDP's NO_SHARD."""
         return self.zero if self.shard_size > 1 else 0
 
     @property
