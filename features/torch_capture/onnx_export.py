@@ -160,8 +160,8 @@ def _export(module: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], dynam
         except Exception as error:
             failure = error
     raise InvalidGraph(
-        f"module {type(module).__name__} runs, but torch cannot export it ({_cause(failure)}); predictions "
-        "from the module itself need no export: `perfcast predict PKG.MOD:FACTORY --example-shape ...`"
+        f"module {type(module).__name__} runs, but torch cannot export it ({_cause(failure)}); eager "
+        "predictions need no export: `perfcast predict PKG.MOD:FACTORY --example-shape ... --runtime eager`"
     ) from failure
 
 

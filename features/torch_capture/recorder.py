@@ -177,6 +177,9 @@ class Recorder(FakeTensorMode):  # type: ignore[misc]
         )
         if written and name.endswith("_") and not name.endswith("__"):
             name = name[:-1]
+        if torch.Tag.inplace_view in func.tags:
+            # squeeze_, as_strided_: other strides over the same numbers.
+            written = ()
         found = _Signature(domain, name, tuple(argument.name for argument in schema.arguments), written)
         self._signatures[func] = found
         return found

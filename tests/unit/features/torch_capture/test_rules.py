@@ -128,7 +128,20 @@ def test_in_place_reads_and_writes_its_operand() -> None:
     assert (work.read_bytes, work.write_bytes) == (4 * 64 * 32, 4 * 64 * 32)
 
 
-@pytest.mark.parametrize("view", ["transpose", "reshape", "chunk", "select", "expand", "unsqueeze", "unfold"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        "transpose",
+        "reshape",
+        "chunk",
+        "select",
+        "expand",
+        "unsqueeze",
+        "unfold",
+        "unsqueeze_",
+        "as_strided_",
+    ],
+)
 def test_views_cost_nothing(view: str) -> None:
     calls: dict[str, Callable[[Any], Any]] = {
         "transpose": lambda x: x.transpose(0, 1),
@@ -138,6 +151,8 @@ def test_views_cost_nothing(view: str) -> None:
         "expand": lambda x: x[None].expand(3, -1, -1),
         "unsqueeze": lambda x: x[None],
         "unfold": lambda x: x.unfold(1, 2, 1),
+        "unsqueeze_": lambda x: x[:].unsqueeze_(0),
+        "as_strided_": lambda x: x[:].as_strided_((2, 2), (1, 2)),
     }
     assert works(calls[view], ones(4, 8)) == []
 
