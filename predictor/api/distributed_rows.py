@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.compose.even_stages import even_ends, merged
-from predictor.compose.plan_cost import MicrobatchCosts, compose_plan, microbatch_costs
+from predictor.compose.plan_cost import MicrobatchCosts, compose_plan, microbatch_costs, needs_framework
 from predictor.compose.rank_costs import IntArray
 from predictor.compose.step_facts import op_copies, step_facts
 from predictor.compose.time import ProgramCosts
@@ -31,7 +31,7 @@ from predictor.models.corpus.distributed_graphs import Recipe, build
 from predictor.models.plans.exchange_curves import MODEL_NAME as EXCHANGES
 from predictor.models.plans.step_correction import StepFacts
 from predictor.request import PredictionRequest
-from predictor.types import Mode, Optimizer, Runtime
+from predictor.types import Mode, Optimizer, Recompute, Runtime
 
 if TYPE_CHECKING:
     from predictor.api.predictor import Predictor
@@ -119,11 +119,21 @@ class Composer:
         _, rank = self._predictor._rank(request, needs_graph=True)
         device, wide = find_device(row.device), rank.program
         rank = replace(rank, program=with_narrow_products(wide, row.narrow))
-        costs = self._predictor._priced(rank.program, device, request)
+        # Publishers that recompute do it in a framework (Megatron-DeepSpeed, LLM Foundry), split or not.
+        framework = needs_framework(plan) or plan.recompute is not Recompute.NONE
+        costs = self._predictor._priced(rank.program, device, request, framework=framework)
         if row.narrow and row.runtime is Runtime.EAGER:
-            wide_costs = self._predictor._priced(wide, device, request)
+            wide_costs = self._predictor._priced(wide, device, request, framework=framework)
             costs = _with_attention(rank.program, costs, wide, wide_costs)
-        found = microbatch_costs(rank, costs, runtime=row.runtime, plan=plan, cluster=cluster, device=device)
+        found = microbatch_costs(
+            rank,
+            costs,
+            runtime=row.runtime,
+            plan=plan,
+            cluster=cluster,
+            device=device,
+            framework=framework,
+        )
         rows = None
         if few.left_out:
             from predictor.features.lowering.thin import whole_rows

@@ -383,8 +383,16 @@ class Predictor(SplitTables):
         cluster = requested_cluster(request, device)
         return None if cluster is None else self.links.measured(cluster, request.runtime)
 
-    def _priced(self, program: Program, device: DeviceSpec, request: PredictionRequest) -> ProgramCosts:
-        job, fused = job_context(request), needs_framework(request.plan)
+    def _priced(
+        self,
+        program: Program,
+        device: DeviceSpec,
+        request: PredictionRequest,
+        *,
+        framework: bool | None = None,
+    ) -> ProgramCosts:
+        """`framework`: as in `microbatch_costs`."""
+        job, fused = job_context(request), needs_framework(request.plan) if framework is None else framework
         costs = price_program(program, device, self._op_time, self._step_time, job, fused_optimizer=fused)
         for calibration in self._calibrations:
             if calibration.is_of(device):

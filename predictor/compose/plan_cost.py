@@ -42,11 +42,11 @@ def is_plain(plan: Plan) -> bool:
 
 
 def needs_framework(plan: Plan) -> bool:
-    """True for plans that split or recompute layers: a framework's modules do, torch's own do not.
+    """True for plans that split layers: a framework's modules do, torch's own do not.
 
-    Such frameworks bring fused optimizers.
+    Such frameworks bring fused optimizers, and launch slowly. torch.utils.checkpoint recomputes without.
     """
-    return plan.splits_graph or plan.recompute is not Recompute.NONE
+    return plan.splits_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,15 @@ def microbatch_costs(
     cluster: ClusterSpec | None,
     device: DeviceSpec | None = None,
     slowdown: float = 1.0,
+    framework: bool | None = None,
 ) -> MicrobatchCosts:
-    """Costs of one microbatch; launch gaps stretch all kernels evenly."""
-    trains = bool(rank.program.gradients) and runtime is Runtime.EAGER and needs_framework(plan)
+    """Costs of one microbatch; launch gaps stretch all kernels evenly.
+
+    Args:
+        framework: whether a training framework runs the job; by default where the plan needs one.
+    """
+    framework = needs_framework(plan) if framework is None else framework
+    trains = bool(rank.program.gradients) and runtime is Runtime.EAGER and framework
     alone = compose_time(
         rank.program,
         costs,

@@ -186,6 +186,21 @@ def test_zero_shares_the_step(predictor: Predictor) -> None:
     assert shared == pytest.approx(whole / 8, rel=1e-6)
 
 
+@pytest.mark.parametrize("runtime", [Runtime.EAGER, Runtime.COMPILED])
+@pytest.mark.parametrize("model", ["gpt2.onnx", "resnet50.onnx", "vit_b16.onnx"])
+def test_every_recomputed_layer_takes_time(predictor: Predictor, model: str, runtime: Runtime) -> None:
+    times = [
+        predictor.predict(replace(request(model, **plan), runtime=runtime)).iteration_time_s.value
+        for plan in (
+            {},
+            *({"recompute": "full", "recompute_layers": layers} for layers in (1, 2, 6)),
+            {"recompute": "full"},
+        )
+    ]
+    assert times == sorted(times)
+    assert times[-1] < 4 / 3 * 1.05 * times[0]
+
+
 @pytest.mark.parametrize("zero", [1, 2, 3])
 @pytest.mark.parametrize(
     ("model", "plan", "group"),
