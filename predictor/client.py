@@ -30,7 +30,7 @@ from predictor.errors import (
 )
 from predictor.features.graph import Graph
 from predictor.features.programs.program_source import ProgramSource
-from predictor.request import GraphSource, PredictionRequest
+from predictor.request import GraphSource, PredictionRequest, checked_request
 from predictor.types import Explanation, Prediction
 from predictor.units import MIB
 from predictor.v1 import candidate_pb2
@@ -311,7 +311,7 @@ class RemotePredictor:
             return ask(self._candidate(request))
 
     def _candidate(self, request: PredictionRequest) -> candidate_pb2.Candidate:
-        model = self._local(request.graph)
+        model = self._local(checked_request(request).graph)
         return request_to_proto(request, model.model_id if model is not None else str(request.graph))
 
     def _local(self, source: GraphSource) -> _LocalModel | None:

@@ -117,6 +117,17 @@ class PredictionRequest:
         return 0.0 < release_number(self.framework_version) < 2.0
 
 
+def checked_request(request: object) -> PredictionRequest:
+    """What was given as one. Raises InvalidRequest for anything else."""
+    if isinstance(request, PredictionRequest):
+        return request
+    raise InvalidRequest(
+        f"a {type(request).__name__} is no request; expected a PredictionRequest, e.g. "
+        "PredictionRequest('model.onnx', 'a100-sxm-80gb', batch=8)",
+        field="request",
+    )
+
+
 _KINDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("device", (str, DeviceSpec), "a name of the catalogue or a DeviceSpec"),
     ("cluster", (str, ClusterSpec, type(None)), "a name of the catalogue or a ClusterSpec"),
@@ -132,6 +143,8 @@ _KINDS: tuple[tuple[str, tuple[type, ...], str], ...] = (
 def _graph(source: object) -> GraphSource:
     if isinstance(source, bytearray | memoryview):
         return bytes(source)
+    if isinstance(source, str) and not source.strip():
+        raise InvalidRequest("graph is an empty text; expected a path or a sha256: id", field="graph")
     if isinstance(source, str | bytes | os.PathLike | Graph | ProgramSource):
         return source
     hint = "; give its SerializeToString()" if hasattr(source, "SerializeToString") else ""

@@ -54,7 +54,7 @@ from predictor.models.power.profile import JobProfile
 from predictor.models.steps.step_time import StepTimeModel
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram, captured_rank, shard_key
-from predictor.request import PredictionRequest
+from predictor.request import PredictionRequest, checked_request
 from predictor.types import Explanation, Mode, Prediction
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ class Predictor(SplitTables):
 
     def explain(self, request: PredictionRequest) -> Explanation:
         """The prediction with its op groups, most expensive first."""
-        resolved = self._resolve(request)
         prediction = self.predict(request)
+        resolved = self._resolve(request)
         training = request.mode is Mode.TRAIN
         exchanges = exchange_rows(request.plan, resolved.cluster, training=training)
         return Explanation(prediction, explain_program(resolved.rank.program, resolved.costs), exchanges)
@@ -441,7 +441,7 @@ def _request(
     if request is not None:
         if module is not None or options:
             raise InvalidRequest("give a request, or a module with its options, not both", field="module")
-        return request
+        return checked_request(request)
     if module is None:
         raise InvalidRequest("give a request, or module= and example_inputs=", field="module")
     from predictor.features.torch_capture import TorchModel

@@ -108,6 +108,7 @@ def test_predict_many_keeps_order_and_isolates_failures(
         PredictionRequest(str(good), "h100-sxm-80gb", batch=2),
         PredictionRequest("sha256:" + "1" * 64, "a100-pcie-40gb"),
         PredictionRequest(str(good), "a100-pcie-40gb", batch=3),
+        str(good),  # type: ignore[list-item]
     ]
     ours, theirs = local.predict_many(requests), remote.predict_many(requests)
     kinds = [type(answer).__name__ for answer in ours]
@@ -118,6 +119,7 @@ def test_predict_many_keeps_order_and_isolates_failures(
         "Prediction",
         "UnknownGraph",
         "Prediction",
+        "InvalidRequest",
     ]
     for one, other in zip(ours, theirs, strict=True):
         if isinstance(one, errors.PerfcastError):
@@ -126,6 +128,16 @@ def test_predict_many_keeps_order_and_isolates_failures(
         else:
             assert other == one
     assert [local.predict(requests[index]) for index in (0, 3, 5)] == [ours[index] for index in (0, 3, 5)]
+
+
+def test_what_is_no_request_is_said(local: Forecaster, remote: RemotePredictor) -> None:
+    for face in (local, remote):
+        with pytest.raises(errors.InvalidRequest, match="a str is no request"):
+            face.predict("model.onnx")  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidRequest, match="a dict is no request"):
+            face.explain({})  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidRequest, match="graph is an empty text"):
+        PredictionRequest(" ", "a100-pcie-40gb")
 
 
 def test_predict_many_of_nothing(local: Forecaster, remote: RemotePredictor) -> None:
