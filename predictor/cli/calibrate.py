@@ -43,6 +43,7 @@ def calibrate(
 
     where = None if cluster is None else opt.read_cluster(cluster)
     result = run(read_jobs(rows), opt.read_device(device), cluster=where, bundle=bundle, out=out)
+    _warn_of_strange_times(result)
     if output is Output.JSON:
         write_json(_to_json(result))
         return
@@ -50,6 +51,24 @@ def calibrate(
 
     data_console().print(calibration_view(result))
     typer.echo(f"{out}: {result.bundle}", err=True)
+
+
+_STRANGE = 10.0
+"""No device that was measured is this far from what was said before: a slip of unit, or another job."""
+
+
+def _warn_of_strange_times(result: CalibrationResult) -> None:
+    from predictor.cli.console import warn
+    from predictor.units import format_time
+
+    for item in result.jobs:
+        job, ratio = item.job, item.job.time_s / item.before_s
+        if not 1 / _STRANGE < ratio < _STRANGE:
+            line = f"line {job.line}: " if job.line else ""
+            warn(
+                f"{line}{job.graph} took {format_time(job.time_s)} and was predicted to take "
+                f"{format_time(item.before_s)}; is its time in seconds, and its graph the one that ran?"
+            )
 
 
 def _to_json(result: CalibrationResult) -> dict[str, Any]:

@@ -129,6 +129,20 @@ def test_the_command_prints_and_writes(slow_jobs: list[TimedJob], tmp_path: Path
     assert Bundle.load(tmp_path / "overlay").id == answer["bundle"]
 
 
+def test_a_slip_of_unit_is_asked_about(slow_jobs: list[TimedJob], tmp_path: Path) -> None:
+    rows, command = (
+        tmp_path / "rows.csv",
+        ["calibrate", "", "--device", DEVICE, "--out", str(tmp_path / "out")],
+    )
+    for job, warned in (
+        (slow_jobs[0], False),
+        (replace(slow_jobs[0], time_s=1e3 * slow_jobs[0].time_s), True),
+    ):
+        write_jobs(rows, [job])
+        said = CliRunner().invoke(app, [command[0], str(rows), *command[2:]]).stderr
+        assert ("is its time in seconds" in said) is warned
+
+
 def test_the_table_shows_every_job(calibrated: CalibrationResult) -> None:
     console = Console(width=100, record=True, file=StringIO())
     console.print(calibration_view(calibrated))
