@@ -229,6 +229,8 @@ def _plan(record: Mapping[str, str], source: str) -> tuple[Plan, int]:
         sequence_parallel=modern and tp > 1 and source != JAX,
         # Their recipes turn Transformer Engine's userbuffers on for dense models.
         tp_overlap=modern and tp > 1 and source != JAX and not record["n_experts"],
+        # Megatron-Bridge's recipes dispatch tokens with DeepEP and HybridEP.
+        ep_copies=max(1, _whole(record, "moe_topk", 0)) if source == BRIDGE and ep > 1 else 1,
         recompute=_recompute(record, source),
         offload=_offload(record),
         # Megatron's older loops average gradients when backward is over.

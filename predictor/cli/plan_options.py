@@ -73,6 +73,10 @@ OffloadTo: TypeAlias = Annotated[str, _option("--offload-to", metavar="cpu|nvme"
 CpKindOption: TypeAlias = Annotated[
     str, _option("--cp-kind", metavar="ring|all_to_all", help="How a split sequence attends.")
 ]
+ExpertCopies: TypeAlias = Annotated[
+    int,
+    _option("--ep-copies", metavar="N", help="Experts of a token whose copies reach a node as one (DeepEP)."),
+]
 LoadImbalance: TypeAlias = Annotated[
     float, _option("--load-imbalance", metavar="X", help="Tokens of the busiest expert rank over the mean.")
 ]
@@ -108,6 +112,7 @@ class PlanFlags:
     offload: OffloadOption = ""
     offload_to: OffloadTo = "cpu"
     cp_kind: CpKindOption = "ring"
+    ep_copies: ExpertCopies = 1
     load_imbalance: LoadImbalance = 1.0
     placement: Placement = "tp,cp,ep,dp,pp"
     bucket_mib: BucketMib = 25
@@ -137,6 +142,7 @@ class PlanFlags:
             offload=frozenset(part for part in self.offload.split(",") if part),  # type: ignore[misc]
             offload_to=OffloadTarget.parse(self.offload_to),
             cp_kind=CpKind.parse(self.cp_kind),
+            ep_copies=self.ep_copies,
             load_imbalance=self.load_imbalance,
             placement=tuple(self.placement.split(",")),
             bucket_bytes=self.bucket_mib * MIB,

@@ -19,7 +19,7 @@ from predictor.compose.link_use import Exchanges
 from predictor.features.lowering.layers import Segments
 from predictor.features.programs.work import Collective, OpInstance, OpWork, Phase, Program, Transfer
 from predictor.hardware.spec import ClusterSpec
-from predictor.parallel.collectives import collective_time_s
+from predictor.parallel.collectives import collective_time_s, dispatch_time_s
 from predictor.parallel.memory_stages import RankMemory
 from predictor.parallel.offload import HostLinks
 from predictor.parallel.placement import group_place
@@ -273,7 +273,11 @@ def _exchanges(
         owner[index] = shape.group
         if shape not in known:
             place = group_place(plan, shape.group, cluster)
-            known[shape] = collective_time_s(shape.kind.value, float(shape.size_bytes), place, cluster)
+            size = float(shape.size_bytes)
+            if shape.kind is Collective.ALL_TO_ALL and shape.group == "ep":
+                known[shape] = dispatch_time_s(size, plan.ep_copies, place, cluster)
+            else:
+                known[shape] = collective_time_s(shape.kind.value, size, place, cluster)
         hidden_s = beside.hidden_s(index, shape) if plan.overlap else 0.0
         if plan.tp_overlap and not hidden_s and shape.group == "tp":
             # One of as many parts as ranks is exchanged before or after all products.

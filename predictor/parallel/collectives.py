@@ -158,6 +158,22 @@ def collective_time_s(kind: str, size_bytes: Sizes, place: GroupShape, cluster: 
     return times if isinstance(size_bytes, np.ndarray) else float(times)
 
 
+def dispatch_time_s(size_bytes: float, copies: int, place: GroupShape, cluster: ClusterSpec) -> float:
+    """Expected time of an all-to-all of tokens that go to `copies` experts each, wherever those are.
+
+    A node gets a token once, n (1 - (1 - 1/n)^copies) of n nodes do, and passes it on inside meanwhile
+    (DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.2). Arguments and errors as `collective_time_s`.
+    """
+    if copies == 1 or place.nodes == 1:
+        return collective_time_s("all_to_all", size_bytes, place, cluster)
+    reached = place.nodes * (1 - (1 - 1 / place.nodes) ** copies) / copies
+    node = GroupShape(place.per_node, 1, place.per_node, in_island=place.in_island)
+    return max(
+        collective_time_s("all_to_all", size_bytes * reached, place, cluster),
+        collective_time_s("all_to_all", size_bytes, node, cluster),
+    )
+
+
 def formula_time_s(kind: str, sizes: FloatArray, place: GroupShape, cluster: ClusterSpec) -> FloatArray:
     """Times by the formulas alone, whatever the cluster carries; for two ranks and more, known kinds."""
     stretched = sizes + RAMP_FRACTION * np.minimum(sizes, RAMP_BYTES)

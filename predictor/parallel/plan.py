@@ -34,7 +34,7 @@ _GROUPS = {
 GROUPS = tuple(_GROUPS)
 """Names of the communication groups of a plan."""
 
-_COUNTS = ("dp", "tp", "pp", "cp", "ep", "microbatches", "virtual_stages")
+_COUNTS = ("dp", "tp", "pp", "cp", "ep", "ep_copies", "microbatches", "virtual_stages")
 _MOST_DEVICES = 2**20
 """More than any system has; tables over ranks stay small."""
 
@@ -56,6 +56,8 @@ class Plan:
         recompute: activations that backward computes again; `recompute_layers` of them, None is all.
         offload, offload_to: what lives outside the device, and where.
         cp_kind: keys and values travel a ring, or heads are exchanged all-to-all.
+        ep_copies: experts of a token whose copies travel to a node as one (DeepEP, HybridEP: as many as a
+            router chooses); 1 sends every copy, as a plain all-to-all does.
         load_imbalance: tokens of the busiest expert rank over the mean, at least 1.
         bucket_bytes: gradients are reduced in buckets of about this size while backward goes on; torch DDP
             takes 25 MiB.
@@ -85,6 +87,7 @@ class Plan:
     offload: frozenset[Offload] = frozenset()
     offload_to: OffloadTarget = OffloadTarget.CPU
     cp_kind: CpKind = CpKind.RING
+    ep_copies: int = 1
     load_imbalance: float = 1.0
     placement: tuple[str, ...] = AXES
 

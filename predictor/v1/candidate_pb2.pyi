@@ -139,7 +139,7 @@ CP_KIND_RING: CpKind
 CP_KIND_ALL_TO_ALL: CpKind
 
 class Plan(_message.Message):
-    __slots__ = ("dp", "bucket_bytes", "overlap", "tp", "pp", "cp", "ep", "sequence_parallel", "zero", "shard_group", "microbatches", "schedule", "virtual_stages", "recompute", "recompute_layers", "offload", "offload_to", "cp_kind", "load_imbalance", "placement", "tp_overlap")
+    __slots__ = ("dp", "bucket_bytes", "overlap", "tp", "pp", "cp", "ep", "sequence_parallel", "zero", "shard_group", "microbatches", "schedule", "virtual_stages", "recompute", "recompute_layers", "offload", "offload_to", "cp_kind", "load_imbalance", "placement", "tp_overlap", "ep_copies")
     DP_FIELD_NUMBER: _ClassVar[int]
     BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
     OVERLAP_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +161,7 @@ class Plan(_message.Message):
     LOAD_IMBALANCE_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     TP_OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    EP_COPIES_FIELD_NUMBER: _ClassVar[int]
     dp: int
     bucket_bytes: int
     overlap: bool
@@ -182,7 +183,8 @@ class Plan(_message.Message):
     load_imbalance: float
     placement: _containers.RepeatedScalarFieldContainer[str]
     tp_overlap: bool
-    def __init__(self, dp: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., overlap: bool = ..., tp: _Optional[int] = ..., pp: _Optional[int] = ..., cp: _Optional[int] = ..., ep: _Optional[int] = ..., sequence_parallel: bool = ..., zero: _Optional[int] = ..., shard_group: _Optional[int] = ..., microbatches: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., virtual_stages: _Optional[int] = ..., recompute: _Optional[_Union[Recompute, str]] = ..., recompute_layers: _Optional[int] = ..., offload: _Optional[_Iterable[_Union[Offload, str]]] = ..., offload_to: _Optional[_Union[OffloadTarget, str]] = ..., cp_kind: _Optional[_Union[CpKind, str]] = ..., load_imbalance: _Optional[float] = ..., placement: _Optional[_Iterable[str]] = ..., tp_overlap: bool = ...) -> None: ...
+    ep_copies: int
+    def __init__(self, dp: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., overlap: bool = ..., tp: _Optional[int] = ..., pp: _Optional[int] = ..., cp: _Optional[int] = ..., ep: _Optional[int] = ..., sequence_parallel: bool = ..., zero: _Optional[int] = ..., shard_group: _Optional[int] = ..., microbatches: _Optional[int] = ..., schedule: _Optional[_Union[Schedule, str]] = ..., virtual_stages: _Optional[int] = ..., recompute: _Optional[_Union[Recompute, str]] = ..., recompute_layers: _Optional[int] = ..., offload: _Optional[_Iterable[_Union[Offload, str]]] = ..., offload_to: _Optional[_Union[OffloadTarget, str]] = ..., cp_kind: _Optional[_Union[CpKind, str]] = ..., load_imbalance: _Optional[float] = ..., placement: _Optional[_Iterable[str]] = ..., tp_overlap: bool = ..., ep_copies: _Optional[int] = ...) -> None: ...
 
 class Site(_message.Message):
     __slots__ = ("id", "name", "readings", "pue", "usd_per_kwh", "trace_g_per_kwh", "trace_source")

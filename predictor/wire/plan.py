@@ -13,7 +13,7 @@ from predictor.v1 import candidate_pb2 as pb
 
 _NUMBERS = (
     *("dp", "bucket_bytes", "overlap", "tp", "pp", "cp", "ep", "zero", "shard_group", "microbatches"),
-    *("virtual_stages", "recompute_layers", "load_imbalance"),
+    *("virtual_stages", "recompute_layers", "ep_copies", "load_imbalance"),
 )
 _CHOICES: Mapping[str, tuple[type[StrEnum], Any, str]] = {
     "schedule": (Schedule, pb.Schedule, "SCHEDULE_"),

@@ -8,6 +8,8 @@ from predictor.parallel.collectives import (
     all_reduce_floor_s,
     all_reduce_sent_bytes,
     all_reduce_time_s,
+    collective_time_s,
+    dispatch_time_s,
     group_shape,
 )
 from predictor.units import MIB
@@ -94,3 +96,23 @@ def test_large_all_reduces_reach_the_published_bus_bandwidth(
 
 def test_fractions_are_fractions() -> None:
     assert all(0 < fraction <= 1 for fraction in ACHIEVED_FRACTION.values())
+
+
+@pytest.mark.parametrize("ranks", [8, 16, 32])
+def test_tokens_that_travel_once_never_take_longer(ranks: int) -> None:
+    where, place = cluster(), group_shape(ranks, cluster())
+    every = collective_time_s("all_to_all", 256 * MIB, place, where)
+    times = [dispatch_time_s(256 * MIB, copies, place, where) for copies in (1, 2, 4, 8, 64)]
+    assert times[0] == every
+    assert times == sorted(times, reverse=True)
+    if ranks == 8:
+        assert times[-1] == every
+
+
+def test_copies_to_one_node_travel_as_one() -> None:
+    where = cluster(intra=1e15)
+    once = dispatch_time_s(256 * MIB, 8, group_shape(16, where), where)
+    share = 2 * (1 - 0.5**8) / 8
+    assert once == pytest.approx(
+        collective_time_s("all_to_all", 256 * MIB * share, group_shape(16, where), where)
+    )

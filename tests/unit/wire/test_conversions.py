@@ -65,6 +65,7 @@ _plans = st.one_of(
         offload=st.frozensets(st.sampled_from(Offload)),
         offload_to=st.sampled_from(OffloadTarget),
         cp_kind=st.sampled_from(CpKind),
+        ep_copies=st.integers(1, 8),
         load_imbalance=st.floats(1, 9),
         placement=st.permutations(AXES).map(tuple),
     ),
