@@ -88,6 +88,7 @@ def trained(tables: dict[KernelModel, KernelTable]) -> TrainedModel:
             for name in kernel_training.SETTINGS
         }
         patch.setattr(kernel_training, "SETTINGS", small)
+        patch.setattr(kernel_training, "_OF_MODELS", {})
         patch.setattr(kernel_training, "THIN", 1)
         return train_kernels(tables, DEVICES, seed=0)
 

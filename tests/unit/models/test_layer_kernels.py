@@ -76,7 +76,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> KernelTimeModel:
     small = KernelSettings(rounds=40, leaves=16, eta=0.2, min_child_weight=2.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel_training, "SETTINGS", dict.fromkeys(kernel_training.SETTINGS, small))
-        patch.setattr(kernel_training, "_OF_LAYERS", {})
+        patch.setattr(kernel_training, "_OF_MODELS", {})
         trained = train_kernels(tables, DEVICES, seed=0)
     boosters = {name: load_booster(stored) for name, stored in trained.boosters.items()}
     return KernelTimeModel.from_params(dict[str, object](trained.params), boosters)
