@@ -24,6 +24,8 @@ from predictor.types import Runtime
 
 _CONVOLUTIONS = frozenset({("", "Conv"), ("", "ConvTranspose")})
 _PRODUCTS = frozenset({("", "MatMul"), ("", "Gemm"), ("perfcast", "Linear"), ("", "Einsum")})
+_STORED = frozenset({("com.microsoft", "MatMulNBits"), ("com.microsoft", "GemmFloat8")})
+"""Products with weights in few bits."""
 _ANY = "*"
 """Stands for a chain of any pointwise ops."""
 
@@ -58,7 +60,7 @@ ENGINES: Mapping[Runtime, Engine] = {
     ),
     Runtime.TENSORRT: Engine(
         folds_norms=_CONVOLUTIONS | _PRODUCTS,
-        epilogues=dict.fromkeys(_CONVOLUTIONS | _PRODUCTS, ((_ANY,),)),
+        epilogues=dict.fromkeys(_CONVOLUTIONS | _PRODUCTS | _STORED, ((_ANY,),)),
         skip_norms=False,
         bias_gelu=False,
         groups_pointwise=True,

@@ -97,3 +97,23 @@ def test_full_weights_change_nothing() -> None:
 def test_training_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="weights: int8 is for inference"):
         PredictionRequest("model.onnx", "a100-pcie-40gb", mode=Mode.TRAIN, weights=Weights.INT8)
+
+
+@pytest.mark.parametrize("weights", [Weights.INT8, Weights.INT4])
+def test_an_engine_finishes_narrow_products_as_it_does_full_ones(weights: Weights) -> None:
+    full, narrow = (
+        Counter(
+            op.work.family
+            for op in build_program(
+                graph_of(LLAMA),
+                mode=Mode.INFER,
+                precision=Precision.FP16,
+                optimizer=Optimizer.NONE,
+                runtime=Runtime.TENSORRT,
+                weights=stored,
+            ).ops
+            if op.work.launch_count
+        )
+        for stored in (Weights.FULL, weights)
+    )
+    assert narrow == full
