@@ -30,6 +30,17 @@ def find_llm(model: str | os.PathLike[str] | Mapping[str, Any]) -> LlmShape:
     return known if known is not None else llm_shape(_read_config(Path(model)))
 
 
+def weight_method(model: str | os.PathLike[str]) -> str:
+    """How a `config.json` says that weights are stored (`fp8`, `mxfp4` ...); "" where it does not.
+
+    Raises as `find_llm`.
+    """
+    if str(model) in published_shapes():
+        return ""
+    stored = _read_config(Path(model)).get("quantization_config")
+    return str(stored.get("quant_method") or "few bits") if isinstance(stored, Mapping) else ""
+
+
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:

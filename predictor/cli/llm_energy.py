@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from predictor.types import Interval
 
 SCHEMA = "perfcast.llm_energy/1"
+_FULL = 16
 
 
 def llm_energy(
@@ -27,7 +28,7 @@ def llm_energy(
     expert_parallel: Annotated[
         int, typer.Option("--ep", metavar="N", help="Ranks that hold whole experts.")
     ] = 1,
-    weight_bits: Annotated[int, typer.Option("--weight-bits", metavar="16|8", help="8 is FP8.")] = 16,
+    weight_bits: Annotated[int, typer.Option("--weight-bits", metavar="16|8", help="8 is FP8.")] = _FULL,
     task: Annotated[
         str, typer.Option("--task", metavar="chat|reasoning|code|image|video", help="Kind of requests.")
     ] = "chat",
@@ -36,7 +37,15 @@ def llm_energy(
 ) -> None:
     """Energy of serving a decoder in batches (vLLM, steady state); boards alone, no host."""
     from predictor.api.llm_energy import llm_energy as predict
+    from predictor.api.llm_energy import weight_method
+    from predictor.cli.console import warn
     from predictor.cli.output import write_json
+
+    if weight_bits == _FULL and (method := weight_method(model)):
+        warn(
+            f"weights are counted in 16 bits, not as quantization_config ({method}) says; "
+            "--weight-bits 8 counts them in FP8"
+        )
 
     found = predict(
         model,

@@ -15,6 +15,7 @@ from predictor.models.power.serving_training import train_serving
 from tests.unit.models.test_serving import EIGHT, samples
 
 RUNNER = CliRunner()
+CONFIGS = Path(__file__).parents[2] / "assets" / "configs"
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,16 @@ def test_a_configuration_of_the_users_own(bundle: Path, tmp_path: Path) -> None:
     assert find_llm(file) == find_llm(fields)
     code, text = run(bundle, str(file), "-o", "json")
     assert code == 0, text
+
+
+def test_weights_in_few_bits_are_not_passed_over_in_silence(bundle: Path, tmp_path: Path) -> None:
+    plain = CONFIGS / "gpt-oss-20b.json"
+    stored = tmp_path / "config.json"
+    few_bits = {"quantization_config": {"quant_method": "mxfp4"}}
+    stored.write_text(json.dumps(json.loads(plain.read_text()) | few_bits))
+    assert "(mxfp4)" in run(bundle, str(stored))[1]
+    assert "mxfp4" not in run(bundle, str(stored), "--weight-bits", "8")[1]
+    assert "quantization" not in run(bundle, str(plain))[1]
 
 
 @pytest.mark.parametrize(("content", "problem"), [("[]", "no object"), ("{", "is no JSON"), (None, "read")])
