@@ -1,8 +1,9 @@
 """What one publisher's runs say of its other runs: a Gaussian process and trees on log(measured / composed).
 
 Both see the columns of the step correction. The process carries over to sizes between those measured, the
-trees find thresholds; their mean errs less than either on models left out. How far it is believed is found
-by leaving groups of the known rows out: few, uneven rows teach nothing that holds for the next model. A
+trees find thresholds; their mean errs less than either on models left out. Models (or what else is left out
+together) weigh alike, however many of their rows are known: asked is another model. How far it is believed is
+found by leaving groups of the known rows out: few, uneven rows teach nothing that holds for the next model. A
 publisher that nobody has seen gets neither: runs of others make its composed times worse (docs/adr/0012).
 """
 
@@ -38,7 +39,7 @@ def believed_share(features: FloatArray, target: FloatArray, group: NDArray[np.s
     for name in np.unique(group):
         inside = group == name
         if (~inside).sum() >= LEAST_ROWS:
-            known = features[~inside], target[~inside]
+            known = features[~inside], target[~inside], group[~inside]
             found.append(source_log_factors(*known, features[inside], seed, forests=1))
             truth.append(target[inside])
     if not found:
@@ -49,18 +50,32 @@ def believed_share(features: FloatArray, target: FloatArray, group: NDArray[np.s
 
 
 def source_log_factors(
-    features: FloatArray, target: FloatArray, asked: FloatArray, seed: int, *, forests: int = _FORESTS
+    features: FloatArray,
+    target: FloatArray,
+    group: NDArray[np.str_],
+    asked: FloatArray,
+    seed: int,
+    *,
+    forests: int = _FORESTS,
 ) -> FloatArray:
     """(m,) log(expected / composed) of `asked` rows.
 
     Args:
         features: (n, COLUMNS) of the publisher's measured rows, n at least LEAST_ROWS. target: (n,)
-            log(measured / composed). asked: (m, COLUMNS).
+            log(measured / composed). group: (n,) as `believed_share` takes. asked: (m, COLUMNS).
     """
-    middle = float(np.median(target))
+    _, index, counts = np.unique(group, return_inverse=True, return_counts=True)
+    weight = len(group) / len(counts) / counts[index]
+    middle = _weighted_median(target, weight)
     left = np.clip(target - middle, -_LIMIT_LOG, _LIMIT_LOG)
     smooth = _process(features, left, asked)
-    return np.asarray(middle + (smooth + _trees(features, left, asked, seed, forests)) / 2)
+    return np.asarray(middle + (smooth + _trees(features, left, weight, asked, seed, forests)) / 2)
+
+
+def _weighted_median(values: FloatArray, weight: FloatArray) -> float:
+    order = np.argsort(values)
+    below = np.cumsum(weight[order])
+    return float(values[order][np.searchsorted(below, below[-1] / 2)])
 
 
 def _process(features: FloatArray, target: FloatArray, asked: FloatArray) -> FloatArray:
@@ -79,7 +94,12 @@ def _kernel(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def _trees(
-    features: FloatArray, target: FloatArray, asked: FloatArray, seed: int, forests: int
+    features: FloatArray,
+    target: FloatArray,
+    weight: FloatArray,
+    asked: FloatArray,
+    seed: int,
+    forests: int,
 ) -> FloatArray:
     import xgboost
 
@@ -95,6 +115,6 @@ def _trees(
         "nthread": 1,
         "verbosity": 0,
     }
-    matrix = xgboost.DMatrix(features, target)
+    matrix = xgboost.DMatrix(features, target, weight=weight)
     grown = [xgboost.train({**chosen, "seed": seed + n}, matrix, _ROUNDS) for n in range(forests)]
     return np.asarray(np.mean([forest.inplace_predict(asked) for forest in grown], axis=0), dtype=np.float64)

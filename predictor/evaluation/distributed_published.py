@@ -86,7 +86,7 @@ def _by_group(table: CorrectionTable, group: NDArray[np.str_]) -> FloatArray:
             if known.sum() >= LEAST_ROWS:
                 features, target = table.features[known], table.target[known]
                 share = believed_share(features, target, group[known], SEED)
-                factors = source_log_factors(features, target, table.features[asked], SEED)
+                factors = source_log_factors(features, target, group[known], table.features[asked], SEED)
                 found[asked] = share * factors - table.target[asked]
     return found
 
