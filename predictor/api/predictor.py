@@ -24,6 +24,7 @@ from predictor.api.plan_answer import Pricing, Resolved
 from predictor.api.plan_tables import SplitTables
 from predictor.api.requested import (
     assumed_cluster,
+    check_bound,
     job_context,
     job_framework,
     local_batch,
@@ -146,6 +147,7 @@ class Predictor(SplitTables):
         A job that does not fit is an answer with `fits = False`.
         """
         request = _request(request, module, example_inputs, options)
+        check_bound(request)
         key = self._request_key(request)
         answer = self._answers.get(key)
         if answer is None:

@@ -37,6 +37,26 @@ def local_batch(request: PredictionRequest) -> int | None:
     return request.batch // (replicas * parts)
 
 
+def check_bound(request: PredictionRequest) -> None:
+    """Raises InvalidRequest where a Graph, whose sizes are numbers already, is asked for others."""
+    graph, plan = request.graph, request.plan
+    if not isinstance(graph, Graph):
+        return
+    samples = graph.batch * plan.dp * plan.microbatches
+    if request.batch not in (None, samples):
+        raise InvalidRequest(
+            f"batch is {request.batch}, but the Graph was read for {graph.batch} samples, which makes "
+            f"{samples} with dp={plan.dp} and {plan.microbatches} microbatches; read it for another batch, "
+            "or give its file",
+            field="batch",
+        )
+    if request.dims or request.input_shapes:
+        raise InvalidRequest(
+            "a Graph has its sizes already: give dims and input_shapes to read_graph, or give the file",
+            field="dims" if request.dims else "input_shapes",
+        )
+
+
 def job_framework(request: PredictionRequest) -> float:
     """Version of the framework as major + minor / 100; the newest that was measured where none is given."""
     return release_number(request.framework_version) or LATEST_VERSION
