@@ -227,17 +227,36 @@ def train_kernels(
     return TrainedModel(stored, to_params(fits))
 
 
+def general_kernels(
+    tables: Mapping[KernelModel, KernelTable], devices: Mapping[str, DeviceSpec], seed: int
+) -> TrainedModel:
+    """Boosters alone, as for devices that nobody measured: for judging, without calibrated spreads."""
+    nobody = np.zeros((0, len(device_signature(next(iter(devices.values())), Compute.FP32))))
+    flat = (Spread(1.0, 1.0),) * len(SITUATIONS)
+    fits: dict[KernelModel, KernelFit] = {}
+    stored: dict[str, bytes] = {}
+    for model, table in tables.items():
+        fitted = fit_booster(table, GENERAL, devices, seed, thin=THIN)
+        stored |= {stored_name(model, which): fitted for which in SETTINGS}
+        low, high = _ranges(table)
+        fits[model] = KernelFit(low, high, flat, flat, nobody, libraries(table.features, model))
+    return TrainedModel(stored, to_params(fits))
+
+
+def _ranges(table: KernelTable) -> FeatureMatrix:
+    told = table.features[:, : -RUN_COLUMNS[table.model]]
+    return np.quantile(told, [_RANGE_QUANTILE, 1 - _RANGE_QUANTILE], axis=0).astype(np.float32)
+
+
 def kernel_fit(
     table: KernelTable, devices: Mapping[str, DeviceSpec], shapes: Judged, chips: Judged
 ) -> KernelFit:
     """What belongs to a table's boosters, with spreads from rows that such fits had not seen."""
-    low, high = np.quantile(
-        table.features[:, : -RUN_COLUMNS[table.model]], [_RANGE_QUANTILE, 1 - _RANGE_QUANTILE], axis=0
-    )
+    low, high = _ranges(table)
     measured = sorted(set(zip(table.device.tolist(), table.compute.tolist(), strict=True)))
     return KernelFit(
-        low=low.astype(np.float32),
-        high=high.astype(np.float32),
+        low=low,
+        high=high,
         told=_spreads(table, shapes, chips, "told"),
         untold=_spreads(table, shapes, chips, "untold"),
         known=np.array([device_signature(devices[name], Compute(kind)) for name, kind in measured]),

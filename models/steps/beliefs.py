@@ -37,7 +37,7 @@ _MERGED = np.isin(CLASSES, ("bias", "cast"))
 _BASE_LOG, _MERGED_LOG, _TWO_KERNELS_LOG = 0.2, -2.0, 0.7
 _STREAM_PULLS = {"precision": 1.0, "training": 2.5}
 _LIBRARY_PULLS = {"compiled": 7.0}
-_LIKE_FORWARD, _LIKE_FORWARD_PRODUCT = 7.0, 1.5
+_LIKE_FORWARD = 1.5
 
 
 def first_log(effect: str, level: int, groups: Levels) -> FloatArray:
@@ -65,4 +65,4 @@ def kin(groups: Levels) -> Iterator[tuple[int, int, float]]:
         code, phase = divmod(group, PHASE_COUNT)
         forward = place.get(CLASSES.index(forward_class(CLASSES[code])) * PHASE_COUNT)
         if phase == _BACKWARD and forward is not None:
-            yield i, forward, _LIKE_FORWARD if _STREAMING[code] else _LIKE_FORWARD_PRODUCT
+            yield i, forward, _LIKE_FORWARD

@@ -27,6 +27,7 @@ from predictor.models.ops.floor import KERNEL_START_S
 from predictor.models.ops.op_rows import dispatch_s, lead_fraction
 from predictor.models.ops.op_time import OpTimeModel
 from predictor.models.steps.features import (
+    CLASSES,
     FEATURES,
     LATEST_VERSION,
     JobContext,
@@ -49,6 +50,9 @@ FAMILY = "kernel"
 _SAMPLE = 150
 """Rows per device, op family and shape set."""
 _VISIBLE = 2.0
+_SHORTEST_ATTENTION_S = 1e-4
+"""Floor below which attention says nothing of networks: it waits, on few blocks, for four to six times its
+floor, and most samples are so small. The op level knows how long; the step model has one share for all."""
 _PRECISIONS: Mapping[Compute, Precision] = {
     Compute.FP32: Precision.FP32,
     Compute.TF32: Precision.TF32,
@@ -82,7 +86,12 @@ def kernel_table(
             device = find_device(name)
             if device.kind is DeviceKind.GPU:
                 tables.append(_table(source, name, device, kernels, op_time))
-    return joined_tables(tables) if tables else None
+    return _without_short_attention(joined_tables(tables)) if tables else None
+
+
+def _without_short_attention(table: AggregateTable) -> AggregateTable:
+    is_attention = table.class_code == CLASSES.index("attention")
+    return table.take(~is_attention | (table.floor_s > _SHORTEST_ATTENTION_S))
 
 
 def _sampled(

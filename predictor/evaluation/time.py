@@ -78,7 +78,8 @@ def time_suite(
     root: Path, corpus: Path, bundle: Bundle, progress: Progress = silent
 ) -> tuple[list[EvaluationRow], list[Table]]:
     """Rows T1 to T8 and T11, and the worst cases. Raises InvalidData: corpus incomplete."""
-    chips = chips_left_out(corpus, progress)
+    op_time = OpTimeModel.from_bundle(bundle)
+    chips = chips_left_out(corpus, op_time, progress)
     rows = _ada_rows(chips)
     rows += lambda_rows(chips.as_timed[LAMBDA], "device", GOAL)
     rows += torchvision_rows(chips.as_timed[TORCHVISION], "device", GOAL)
@@ -86,7 +87,6 @@ def time_suite(
         rows += rows_of(chips.plain[source], "device, harness unknown", None)
         rows += known_rows(known_cells(chips.as_timed[source]), identity, SUITE, machine_of)
     rows += _chip_rows(chips, root)
-    op_time = OpTimeModel.from_bundle(bundle)
     tables = step_tables(corpus, op_time, find_device, seed=SEED, progress=progress)
     rows += _model_rows(*_models(tables[DEVICE], progress), root)
     families = {name: _families(table, name, progress) for name, table in tables.items()}

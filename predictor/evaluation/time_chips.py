@@ -1,8 +1,8 @@
 """Whole-model timings of a chip by fits without a row of the chip, in any source (T2, T4, T6-T8).
 
-One table of all sources (timm's rows and kernels thinned, never scored ones), priced by an op-level model of
-NeuSight's operators; for a chip with operators there, rows are priced by one that never saw them. A chip
-leaves under every name, memory size and form factor.
+One table of all sources (timm's rows and kernels thinned, never scored ones), priced by the bundle's op
+level; rows of a chip that was measured there are priced by one that never saw its operators and kernels. A
+chip leaves under every name, memory size and form factor.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from predictor.evaluation.time_held import Held, joined_held
 from predictor.evaluation.whole_model_sources import ScoredCell, is_asked, sampled_cells
 from predictor.features.programs.work import Family
 from predictor.hardware.catalog import find_device
+from predictor.models.bundle import TrainedModel
 from predictor.models.calibration import Spread
 from predictor.models.corpus import lambda_pytorch, neusight_cells, pytorch_gpu_benchmark, timm
 from predictor.models.corpus.build import Progress, missing_sources, silent
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.whole_model import WholeModelRow, whole_model_rows
 from predictor.models.device_calibration import Sample
+from predictor.models.ops.kernel_tables import load_kernel_tables
+from predictor.models.ops.kernel_training import general_kernels
 from predictor.models.ops.op_rows import OpTable, load_tables
 from predictor.models.ops.op_time import OpTimeModel
 from predictor.models.ops.op_training import fit_op_time
@@ -33,7 +36,7 @@ from predictor.models.steps.kernels import kernel_table
 from predictor.models.steps.rows import AggregateTable, aggregate_table, joined_tables
 from predictor.models.steps.step_time import DEVICE
 from predictor.models.steps.training import CALIBRATION, TRAINED, Refits, thinned
-from predictor.models.train import OP_DEVICES, OP_SOURCE, SEED
+from predictor.models.train import KERNEL_DEVICES, KERNEL_SOURCES, OP_DEVICES, OP_SOURCE, SEED
 
 LAMBDA, TORCHVISION, CELLS = lambda_pytorch.SOURCE, pytorch_gpu_benchmark.SOURCE, neusight_cells.SOURCE
 ADA, ANCHOR = "rtx4090", "rtx3090"
@@ -69,10 +72,14 @@ class ChipsHeld:
     timed: Held
 
 
-def chips_left_out(corpus: Path, progress: Progress = silent) -> ChipsHeld:
-    """Every chip that is scored, left out in turn. Raises InvalidData: corpus incomplete."""
+def chips_left_out(corpus: Path, pricing: OpTimeModel, progress: Progress = silent) -> ChipsHeld:
+    """Every chip that is scored, left out in turn; `pricing`: the op level of the bundle.
+
+    Raises InvalidData: corpus incomplete.
+    """
     vectors = load_tables(corpus, OP_SOURCE, {name: find_device(name) for name in OP_DEVICES})
-    pricing = _op_time(vectors, without="")
+    kernels = _Kernels(corpus)
+    measured = set(map(chip_of, (*OP_DEVICES, *KERNEL_DEVICES)))
     everything, cards = _tables(corpus, pricing, progress)
     chips = everything.text("device_group")
     refits = Refits(everything, find_device, SETTINGS, SEED)
@@ -86,7 +93,7 @@ def chips_left_out(corpus: Path, progress: Progress = silent) -> ChipsHeld:
     for done, chip in enumerate(holds):
         progress("chips left out", done, len(holds))
         fitted = refits.without(np.isin(chips, (chip, *_TWINS.get(chip, ()))))
-        blind = _op_time(vectors, without=chip) if chip in set(map(chip_of, OP_DEVICES)) else None
+        blind = _op_time(vectors, kernels, without=chip) if chip in measured else None
         for source in sorted(set(everything.source[scored & (chips == chip)])):
             inside = (everything.source == source) & (chips == chip)
             own = everything.take(inside) if blind is None else _priced_by(blind, source, corpus, chip)
@@ -148,13 +155,31 @@ def _tables(corpus: Path, pricing: OpTimeModel, progress: Progress) -> tuple[Agg
     return joined_tables(parts), cards
 
 
-def _op_time(tables: Mapping[Family, OpTable], without: str) -> OpTimeModel:
-    """An op-level model that never saw a chip: of NeuSight's operators alone."""
+class _Kernels:
+    """Boosters of kernels on unmeasured devices, fitted once for all chips that are not among theirs."""
+
+    def __init__(self, corpus: Path) -> None:
+        self._devices = {name: find_device(name) for name in KERNEL_DEVICES}
+        self._tables = load_kernel_tables(corpus, KERNEL_SOURCES, self._devices)
+        self._fitted: dict[tuple[str, ...], TrainedModel] = {}
+
+    def without(self, chip: str) -> TrainedModel:
+        leaving = (chip, *_TWINS.get(chip, ()))
+        gone = tuple(name for name in self._devices if chip_of(name) in leaving)
+        if gone not in self._fitted:
+            rest = {model: own.take(~np.isin(own.device, gone)) for model, own in self._tables.items()}
+            self._fitted[gone] = general_kernels(rest, self._devices, SEED)
+        return self._fitted[gone]
+
+
+def _op_time(tables: Mapping[Family, OpTable], kernels: _Kernels, without: str) -> OpTimeModel:
+    """An op-level model that never saw a chip."""
     kept = [name for name in OP_DEVICES if chip_of(name) != without]
     spreads = {family: Spread(1.0, 1.0) for family in tables}
     smaller = {family: table.take(np.isin(table.device, kept)) for family, table in tables.items()}
     devices = {name: find_device(name) for name in kept}
-    return OpTimeModel.from_trained(fit_op_time(smaller, devices, spreads, SEED))
+    trained = fit_op_time(smaller, devices, spreads, SEED, kernels.without(without))
+    return OpTimeModel.from_trained(trained)
 
 
 def _priced_by(op_time: OpTimeModel, name: str, corpus: Path, chip: str) -> AggregateTable:
