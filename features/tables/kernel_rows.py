@@ -241,7 +241,9 @@ def _attention_columns(
     tiled_s = waves * (_overlapped(matrix_s, exponential_s) + _TILE_CYCLES / device.clock_hz)
     whole_s = facts.flops / (rate * _ATTENTION_SHARE)
     kept = np.maximum(facts.read - 2 * batch * heads * queries * width, 1.0)
-    moved_s = facts.memory_s(device, (facts.read, facts.write))
+    # The layers' weights pass through the cache between a step's keys and the next step's reading of them.
+    earlier = np.where(facts.copies == 0, kept * np.maximum(1 - queries / keys, 0.0), 0.0)
+    moved_s = facts.memory_s(device, (facts.read - earlier, facts.write))
     # What stores the new keys and values before the kernel runs; TensorRT-LLM's also rotates the queries.
     rotated = np.where(facts.stack == STACKS.index("trtllm"), heads * width, 0.0)
     stored = np.where(facts.stores, 4.0 * batch * queries * (rotated + kv_heads * (width + value)), 0.0)

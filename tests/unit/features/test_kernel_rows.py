@@ -101,6 +101,16 @@ def test_a_window_makes_long_attention_cheaper_and_storing_dearer() -> None:
     assert _row(attention(1, 4096, 4096), Run(stores=True))[1] > base_s
 
 
+def test_keys_of_earlier_steps_come_from_memory_and_own_ones_from_the_cache() -> None:
+    """Other layers' weights pass between two steps; 32 MB of keys fit the cache and were read there."""
+    device = find_device("rtx-4090-24gb")
+    step = attention(16, 1, 512)
+    from_memory_s = step.read_bytes / reached_read_rate(device)
+    assert _row(step, device=device)[1] > from_memory_s
+    prompt = attention(1, 512, 512)
+    assert _row(prompt, device=device)[1] == pytest.approx(_row(prompt, Run(copies=1), device)[1], rel=0.05)
+
+
 def test_exponentials_bound_short_heads_on_fast_tensor_cores() -> None:
     """Heads 32 and 128 wide ask for as many exponentials; by FLOPs the wide ones were 4 times dearer."""
     wide = attention(8, 4096, 4096)
