@@ -239,6 +239,10 @@ class Predictor(SplitTables):
 
         if request.batch is None:
             raise InvalidRequest("plan search: no batch is given; add --batch N", field="batch")
+        if isinstance(request.graph, Graph):
+            raise InvalidRequest(
+                "plan search: a Graph has sizes already; give the model's file or bytes", field="graph"
+            )
         asked = replace(request, plan=Plan())
         if asked.cluster is None:
             asked = replace(asked, cluster=assumed_cluster(request, max_devices))

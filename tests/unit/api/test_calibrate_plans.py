@@ -12,7 +12,7 @@ from predictor.api import Predictor
 from predictor.api.calibrate import LEAST_PLANS, CalibrationResult, calibrate, job_request
 from predictor.api.worth_measuring import worth_measuring
 from predictor.compose.plan_cost import is_plain
-from predictor.errors import DoesNotFit
+from predictor.errors import DoesNotFit, InvalidRequest
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import ClusterSpec, LinkSpec
 from predictor.models.bundle import Bundle
@@ -90,7 +90,10 @@ def test_few_plans_tell_of_links_alone(before: Predictor) -> None:
 
 
 def test_plans_worth_measuring_differ_in_what_they_run(before: Predictor) -> None:
-    request = job_request(job("tp=2"), parse_plan("tp=2"), DEVICE, CLUSTER)
+    asked = job_request(job("tp=2"), parse_plan("tp=2"), DEVICE, CLUSTER)
+    with pytest.raises(InvalidRequest, match="a Graph has sizes already"):
+        worth_measuring(before, asked, 6)
+    request = replace(asked, graph=GPT2)
     space = SearchSpace(
         max_devices=8, dp=(1, 2), tp=(1, 2, 4), pp=(1, 2), samples=(1, 2, 4), zero=(0,), chunks=(2,)
     )
