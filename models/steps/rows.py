@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.features.programs.work_table import LAUNCHES, WorkTable, joined
+from predictor.features.programs.work_table import WorkTable, joined
 from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.corpus.build import Progress, silent
@@ -51,7 +51,7 @@ class AggregateTable:
 
     Attributes:
         rows: the measurements. source: (r,) whose they are. log_time: (r,) log seconds.
-        launches: (r,) kernels of an iteration. rest_s: (r,) floor of the ops that are not listed.
+        launches: (r,) kernels that take the host's time. rest_s: (r,) floor of the ops that are not listed.
         row: (n,) which iteration an op is of, ascending.
         floor_s: (n,) floor of all runs of an op; parts: (n, 4) of all runs, as features.parts.
         log_learned: (n,) what the op level says, both as op_base. timed: (n,) ops that keep that time.
@@ -232,7 +232,7 @@ def _priced(
     timed = timed_kernels(priced, costs.unmeasured, device)
     floor_s = costs.floor_s * count
     total = np.asarray(np.bincount(which, weights=floor_s), dtype=np.float64)
-    launches = np.bincount(which, weights=works.numbers[:, LAUNCHES] * count)
+    launches = np.bincount(which, weights=[work.host_launches for work in priced] * count)
     kept = _not_rest(floor_s, which, total) & (costs.floor_s > 0)
     rest = np.bincount(which[~kept], weights=floor_s[~kept], minlength=len(total))
     listed, number = works.take(kept), which[kept]

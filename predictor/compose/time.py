@@ -108,7 +108,7 @@ def price_program(
     """
     position: dict[OpWork, int] = {}
     index = np.array([position.setdefault(op.kernel, len(position)) for op in program.ops], dtype=np.intp)
-    launches = sum(op.work.launch_count for op in program.ops)
+    launches = sum(op.kernel.host_launches for op in program.ops)
     works = tuple(position)
     costs = model.costs(works, device)
     if step is None or job is None or not step.covers(device) or _trains_narrow(works):
