@@ -208,6 +208,12 @@ class Plan:
                 "divisor of dp, and zero of 1 to 3",
                 field="plan.shard_group",
             )
+        if self.tp_overlap and not self.sequence_parallel:
+            raise InvalidPlan(
+                "plan: tp_overlap without sequence_parallel, which makes the gathers and scatters that it "
+                "overlaps; set sequence_parallel too",
+                field="plan.tp_overlap",
+            )
         if self.recompute_layers is not None and self.recompute is Recompute.NONE:
             raise InvalidPlan(
                 f"plan: recompute_layers={self.recompute_layers} but recompute is none; set recompute to "

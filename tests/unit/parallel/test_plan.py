@@ -55,6 +55,7 @@ def test_text_becomes_choices() -> None:
         ({"pp": 2, "schedule": "interleaved"}, "at least 2 virtual stages"),
         ({"pp": 4, "schedule": "interleaved", "virtual_stages": 2, "microbatches": 6}, "multiple of pp"),
         ({"recompute_layers": 3}, "recompute is none"),
+        ({"tp": 2, "tp_overlap": True}, "without sequence_parallel"),
         ({"load_imbalance": 0.9}, "at least 1"),
         ({"load_imbalance": float("nan")}, "at least 1"),
         ({"placement": ("tp", "dp")}, "each of tp"),
