@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from predictor.features.architectures import architecture
+from predictor.features.dtype import Compute
 from predictor.features.programs.program import build_program
-from predictor.features.programs.work import Contraction, Convolution, OpWork
+from predictor.features.programs.work import Contraction, Convolution, OpWork, Phase
 from predictor.features.programs.work_table import work_table
 from predictor.features.reading.reader import read_graph
 from predictor.features.tables.table_facts import table_products
@@ -37,7 +38,7 @@ from predictor.models.steps.rows import AggregateTable, joined_tables
 from predictor.models.steps.step_time import DEVICE, StepTimeModel
 from predictor.models.steps.total import Total, iteration_s
 from predictor.models.steps.training import group_folds, timed_in
-from predictor.types import Mode, Optimizer, Precision, Runtime
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
 
 GPU, CPU = "v100-pcie-32gb", "core-i9-10940x"
 JOB = JobContext(Mode.INFER, Precision.FP32, Runtime.EAGER)
@@ -53,6 +54,29 @@ def works(batch: int = 8) -> list[OpWork]:
         runtime=Runtime.EAGER,
     )
     return [op.work for op in program.ops]
+
+
+def test_host_launches_leave_out_sums_of_gradients() -> None:
+    """Sixteen shortcuts of a ResNet-50 meet in backward; forward's additions are Python's."""
+    listed = works()
+    sums = [work for work in listed if work.kind == "add" and work.phase is Phase.BACKWARD]
+    added = [work for work in listed if work.kind == "add" and work.phase is Phase.FORWARD]
+    assert (len(sums), len(added)) == (16, 16)
+    assert [work.host_launches for work in sums] == [0] * 16
+    assert all(work.host_launches == work.launch_count for work in listed if work not in sums)
+
+
+def test_an_optimizer_is_seen_alike_whatever_runs_around_it() -> None:
+    step = [work for work in dict.fromkeys(works()) if work.phase is Phase.OPTIMIZER]
+    facts, ones = device_facts(find_device(GPU)), np.ones(len(step))
+    narrow = [replace(work, compute=Compute.BF16, element_bits=16) for work in step]
+    job = replace(JOB, precision=Precision.BF16, runtime=Runtime.COMPILED, layout=Layout.NHWC)
+    seen = [
+        aggregate_features(work_table(kind), ones, ones, facts, context)
+        for kind, context in ((step, JOB), (narrow, job))
+    ]
+    same = [i for i, name in enumerate(FEATURES) if name not in ("log_sustained", "log_ridge")]
+    assert np.array_equal(seen[0][:, same], seen[1][:, same])
 
 
 def test_products_of_a_table_are_those_of_its_works() -> None:
