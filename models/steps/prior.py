@@ -59,7 +59,7 @@ class PricedOps:
     Attributes:
         group: (n,) class and phase, as `groups`. floor_s: (n,) floor of all runs.
         log_learned: (n,) log of the op-level prediction over the floor.
-        parts: (n, 4) of all runs, as aggregate_features.parts.
+        parts: (n, 4) of all runs, as features.parts.
     """
 
     group: Levels

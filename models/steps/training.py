@@ -54,7 +54,7 @@ TRAINED = (
     "detectron2_pycls",
 )
 """Sources trained on. Those whose harness is timed along with the device teach devices, since what the
-harness adds is fitted beside them (aggregate_harness)."""
+harness adds is fitted beside them (predictor.models.steps.harness)."""
 JUDGED = REFERENCES | {"lambda_pytorch"}
 """Sources whose residuals say how far off an answer is: without a harness, or with one that is known."""
 _CROWDED, _THINNING = 4000, 4
