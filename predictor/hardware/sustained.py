@@ -74,7 +74,9 @@ def sustained_fraction(device: DeviceSpec, compute: str) -> float:
     # GeForce cards hold TF32 to the rate of their FP32 pipelines; it runs on tensor cores all the same.
     is_tensor = compute in device.matrix_flops_per_s and compute not in _PLAIN
     if not is_tensor and matrix_peak(device, compute) <= device.vector_flops_per_s:
-        yield_per_w, rated = _VECTOR_YIELD.get(architecture), device.vector_flops_per_s
+        # A FLOP of 64 bits takes the energy of two of 32; boards with few such units never reach their limit.
+        rated = 2 * matrix_peak(device, compute) if compute == "fp64" else device.vector_flops_per_s
+        yield_per_w = _VECTOR_YIELD.get(architecture)
     else:
         # All tensor types share the FP16 fraction: their rates and their energy per FLOP scale together.
         yield_per_w, rated = _TENSOR_YIELD.get(architecture), matrix_peak(device, "fp16")

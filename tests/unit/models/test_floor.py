@@ -81,6 +81,13 @@ def test_the_power_limit_lowers_the_rate_only_where_it_binds() -> None:
     assert sustained_fraction(device(tdp_w=70.0, architecture="unheard of"), "fp32") == 1.0
 
 
+def test_few_units_of_64_bits_never_reach_the_power_limit() -> None:
+    """A T4 has one for each 32 FP32 lanes; it was held to FP32's .47 of its clock."""
+    t4 = find_device("t4-pcie-16gb")
+    assert sustained_fraction(t4, "fp32") < 0.5
+    assert sustained_fraction(t4, "fp64") == 1.0
+
+
 def test_no_works_no_floors() -> None:
     assert floors([], DEVICE).total_s.shape == (0,)
 
