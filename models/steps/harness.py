@@ -2,8 +2,9 @@
 
 Sources that time the device alone, by its own clock, add nothing to kernels. Others time a data loader, an
 input copy, a task's particulars and a host of their own along with it. Each of these is an effect of the
-source, of the job within it, or of the machine, fitted together with the effects of devices (predictor.models.steps.prior)
-so that no device has to explain them. Answers leave all of them out but the usual host's time per launch.
+source, of the job within it, or of the machine, fitted together with the effects of devices
+(predictor.models.steps.prior) so that no device has to explain them. Answers leave all of them out but the
+usual host's time per launch.
 """
 
 from __future__ import annotations
