@@ -21,9 +21,9 @@ from predictor.models.power.profile import JobProfile, job_profile
 from predictor.parallel.plan import Plan
 from predictor.types import Interval, Runtime
 
-_LONGEST_WAIT = 0.6
+_LONGEST_WAIT = 0.5
 """Host time of a launch over its kernel's share of the iteration, at most: by `PowerBase.duty` such a host
-makes steps a quarter longer, about what predicted seconds of metered jobs (Zeus) are off by."""
+makes steps a fifth longer, about what predicted seconds of metered jobs (Zeus) are off by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from predictor.models.steps.rows import job_context
 from predictor.models.steps.total import Total
 from predictor.types import Mode, Precision
 
-FORWARD, BACKWARD = 0, 1
+FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2
 
 
 def group(name: str, phase: int) -> int:
@@ -30,7 +30,13 @@ def test_gradients_have_forward_kernels_that_occur() -> None:
     groups = np.array([group("conv", FORWARD), group("add", FORWARD), *(group(n, BACKWARD) for n in names)])
     pairs = {(i, j): pull for i, j, pull in kin(groups)}
     assert set(pairs) == {(2, 0), (3, 0), (4, 1)}
-    assert pairs[4, 1] > pairs[2, 0] == pairs[3, 0]
+    assert pairs[4, 1] == pairs[2, 0] == pairs[3, 0] > 0
+
+
+def test_an_optimizer_has_one_effect() -> None:
+    groups = np.array([group("optimizer", OPTIMIZER)])
+    for effect in ("precision", "compiled", "training", "layout"):
+        assert strength(effect, groups)[0] > strength("base", groups)[0] == 0
 
 
 def test_a_softmax_gradient_is_two_kernels_unless_compiled() -> None:
