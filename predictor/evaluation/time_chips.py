@@ -26,7 +26,7 @@ from predictor.models.corpus.build import Progress, missing_sources, silent
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.whole_model import WholeModelRow, whole_model_rows
 from predictor.models.device_calibration import Sample
-from predictor.models.ops.kernel_tables import load_kernel_tables
+from predictor.models.ops.kernel_tables import TWINS, load_kernel_tables
 from predictor.models.ops.kernel_training import general_kernels
 from predictor.models.ops.op_rows import OpTable, load_tables
 from predictor.models.ops.op_time import OpTimeModel
@@ -44,8 +44,6 @@ ADA_DEVICE = "rtx-4090-24gb"
 SETTINGS: BoostSettings = replace(CALIBRATION[DEVICE], rounds=60, depth=6)
 """Trees that carry over to a chip that they never saw are few and low."""
 _THINNING, _KERNEL_THINNING = 8, 3
-_TWINS: Mapping[str, tuple[str, ...]] = {"h100": ("h200",)}
-"""Chips that differ in their memory alone leave together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +80,7 @@ def chips_left_out(corpus: Path, pricing: OpTimeModel, progress: Progress = sile
     measured = set(map(chip_of, (*OP_DEVICES, *KERNEL_DEVICES)))
     everything, cards = _tables(corpus, pricing, progress)
     chips = everything.text("device_group")
+    kinds = np.array([_kind(name) for name in chips])
     refits = Refits(everything, find_device, SETTINGS, SEED)
     scored = np.isin(everything.source, (LAMBDA, TORCHVISION, CELLS))
     found: dict[str, list[Held]] = {"cells": [], "timed": []}
@@ -92,7 +91,7 @@ def chips_left_out(corpus: Path, pricing: OpTimeModel, progress: Progress = sile
     holds = sorted({*chips[scored], ADA})
     for done, chip in enumerate(holds):
         progress("chips left out", done, len(holds))
-        fitted = refits.without(np.isin(chips, (chip, *_TWINS.get(chip, ()))))
+        fitted = refits.without(kinds == _kind(chip))
         blind = _op_time(vectors, kernels, without=chip) if chip in measured else None
         for source in sorted(set(everything.source[scored & (chips == chip)])):
             inside = (everything.source == source) & (chips == chip)
@@ -161,15 +160,20 @@ class _Kernels:
     def __init__(self, corpus: Path) -> None:
         self._devices = {name: find_device(name) for name in KERNEL_DEVICES}
         self._tables = load_kernel_tables(corpus, KERNEL_SOURCES, self._devices)
-        self._fitted: dict[tuple[str, ...], TrainedModel] = {}
+        self._kinds = {_kind(chip_of(name)) for name in self._devices}
+        self._fitted: dict[str, TrainedModel] = {}
 
     def without(self, chip: str) -> TrainedModel:
-        leaving = (chip, *_TWINS.get(chip, ()))
-        gone = tuple(name for name in self._devices if chip_of(name) in leaving)
+        gone = _kind(chip) if _kind(chip) in self._kinds else ""
         if gone not in self._fitted:
-            rest = {model: own.take(~np.isin(own.device, gone)) for model, own in self._tables.items()}
+            rest = {model: own.take(own.chip != gone) for model, own in self._tables.items()}
             self._fitted[gone] = general_kernels(rest, self._devices, SEED)
         return self._fitted[gone]
+
+
+def _kind(chip: str) -> str:
+    """What leaves together: chips that differ in memory or clock alone are one."""
+    return TWINS.get(chip, chip)
 
 
 def _op_time(tables: Mapping[Family, OpTable], kernels: _Kernels, without: str) -> OpTimeModel:
