@@ -108,12 +108,12 @@ def price_program(
     """
     position: dict[OpWork, int] = {}
     index = np.array([position.setdefault(op.kernel, len(position)) for op in program.ops], dtype=np.intp)
-    launches = sum(op.kernel.host_launches for op in program.ops)
     works = tuple(position)
+    count = np.bincount(index, minlength=len(works)).astype(np.float64)
+    launches = int(count @ np.array([work.host_launches for work in works], dtype=np.float64))
     costs = model.costs(works, device)
     if step is None or job is None or not step.covers(device) or _trains_narrow(works):
         return ProgramCosts(costs, index, launches)
-    count = np.bincount(index, minlength=len(works)).astype(np.float64)
     corrected = step.costs(works, count, costs, device, job)
     if job.precision is Precision.TF32:
         # TF32 allows rounded products and forces none.
