@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.api.requested import check_unbound
 from predictor.checks import whole_number
 from predictor.compose.memory import MemoryCost
 from predictor.errors import InvalidInput, InvalidRequest
-from predictor.features.graph import Graph
 from predictor.features.programs.memory_timeline import Line
 from predictor.features.programs.scaling import SizedPrograms
 from predictor.fits import PROBABILITY, FitAnswer, FitPoint, check_probability
@@ -89,8 +89,7 @@ class MemorySource(Protocol):
 
 def batch_axis(request: PredictionRequest) -> Axis:
     """The global batch, in steps of one sample for each microbatch of each replica. Raises InvalidRequest."""
-    if isinstance(request.graph, Graph):
-        raise InvalidRequest("fit: a Graph has sizes already; give the model's file or bytes", field="graph")
+    check_unbound(request, "fit")
     step = request.plan.dp * request.plan.microbatches
     start = max(1, (request.batch or step) // step)
     return Axis(BATCH, lambda steps: replace(request, batch=steps * step), step, start, max(1, LIMIT // step))

@@ -25,6 +25,7 @@ from predictor.api.plan_tables import SplitTables
 from predictor.api.requested import (
     assumed_cluster,
     check_bound,
+    check_unbound,
     job_context,
     job_framework,
     local_batch,
@@ -239,10 +240,7 @@ class Predictor(SplitTables):
 
         if request.batch is None:
             raise InvalidRequest("plan search: no batch is given; add --batch N", field="batch")
-        if isinstance(request.graph, Graph):
-            raise InvalidRequest(
-                "plan search: a Graph has sizes already; give the model's file or bytes", field="graph"
-            )
+        check_unbound(request, "plan search")
         asked = replace(request, plan=Plan())
         if asked.cluster is None:
             asked = replace(asked, cluster=assumed_cluster(request, max_devices))

@@ -57,6 +57,14 @@ def check_bound(request: PredictionRequest) -> None:
         )
 
 
+def check_unbound(request: PredictionRequest, asker: str) -> None:
+    """Raises InvalidRequest where a Graph is given to `asker`, which tries other sizes."""
+    if isinstance(request.graph, Graph):
+        raise InvalidRequest(
+            f"{asker}: a Graph has sizes already; give the model's file or bytes", field="graph"
+        )
+
+
 def job_framework(request: PredictionRequest) -> float:
     """Version of the framework as major + minor / 100; the newest that was measured where none is given."""
     return release_number(request.framework_version) or LATEST_VERSION
