@@ -20,6 +20,7 @@ class WeightFormat:
     Attributes:
         bits: of a number, 4 or 8.
         block: numbers of a column that share a scale; 0 for all of them.
+        scale: type of a scale; None for that of the activations.
         is_float: FP8, and activations with them; else integers that a product widens.
         has_zero_points: a block has a zero of its own.
         experts_only: all other products keep full weights.
@@ -30,6 +31,7 @@ class WeightFormat:
     is_float: bool = False
     has_zero_points: bool = False
     experts_only: bool = False
+    scale: DType | None = None
 
     @property
     def dtype(self) -> DType:
@@ -46,6 +48,18 @@ class WeightFormat:
         """[columns, blocks, bytes of a block] of a matrix [depth, columns], as ONNX Runtime lays it."""
         block = self.block_of(depth)
         return columns, ceil(depth / block), ceil(block * self.bits / _BYTE)
+
+    def grouped(self, groups: int, depth: int, columns: int) -> tuple[tuple[int, int, int], ...]:
+        """Shapes of the scales and, where blocks have them, of the packed zeros of so many matrices.
+
+        Nothing for floats: a matrix has one scale, as a product's activations have.
+        """
+        if self.is_float:
+            return ()
+        blocks = ceil(depth / self.block_of(depth))
+        scales = (groups, blocks, columns)
+        zeros = (groups, ceil(blocks * self.bits / _BYTE), columns)
+        return (scales, zeros) if self.has_zero_points else (scales,)
 
     def zero_bytes(self, depth: int, columns: int) -> int:
         """Bytes of the blocks' zeros, column by column."""

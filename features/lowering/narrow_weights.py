@@ -113,9 +113,17 @@ class _Pass:
     def _experts(self, node: Node) -> None:
         data, weight, *rest = node.inputs
         self._narrow.add(weight)
+        groups, depth, columns = self._values[weight].shape
         self._values[weight] = replace(self._values[weight], dtype=self._stored.dtype)
         data = self._in_fp8(data) if self._stored.is_float else data
-        self._nodes.append(replace(node, inputs=(data, weight, *rest)))
+        types = (self._stored.scale or DType.FLOAT32, DType.INT8)
+        shapes = self._stored.grouped(groups, depth, columns)
+        blocks = [
+            self._buffer(f"{weight}.{what}", shape, dtype)
+            for what, shape, dtype in zip(("scales", "zeros"), shapes, types, strict=False)
+        ]
+        # The ends of groups come before the blocks' numbers; a product of buffers has none.
+        self._nodes.append(replace(node, inputs=(data, weight, *rest, *blocks)))
 
     def _in_fp8(self, name: str) -> str:
         """The activations' conversion, once for all products that read them."""

@@ -180,14 +180,17 @@ def quantised_gemm(op: OpView) -> tuple[OpWork, ...]:
     )
 
 
-def _experts(op: OpView, first: int, second: int, third: int | None) -> tuple[OpWork, ...]:
-    """Tokens times their `k` experts, chosen by chance; a gate of all experts is outside the node."""
+def _experts(op: OpView, places: tuple[tuple[int, ...], ...]) -> tuple[OpWork, ...]:
+    """Tokens times their `k` experts, chosen by chance; a gate of all experts is outside the node.
+
+    `places`: of each matrix (up, down, gate) the inputs that hold it, its scales, biases and zeros.
+    """
     data, router, out = op.input(0), op.input(1), op.output()
     hidden = data.shape[-1]
     tokens = data.elements // max(1, hidden)
     experts, chosen = router.shape[-1], max(1, op.integer("k", 1))
     packed = 8 // op.integer("expert_weight_bits", 8) if op.op_type == "QMoE" else 1
-    up, down = op.input(first), op.input(second)
+    up, down = (op.input(place[0]) for place in places[:2])
     # The first matrix is [E, hidden, inter] or [E, inter, hidden]; its size tells what is beside `hidden`.
     width = up.elements * packed // max(1, experts * hidden)
     inter = down.elements * packed // max(1, experts * hidden)
@@ -197,31 +200,30 @@ def _experts(op: OpView, first: int, second: int, third: int | None) -> tuple[Op
     unpack = _DEQUANTISE_FLOPS if op.op_type == "QMoE" else 0
     works: list[OpWork] = []
 
-    def product(weight: Value, n: int, k: int, reads: Value, writes: Value, extra: int) -> OpWork:
-        share = Value(f"{weight.name}_active", (weight.elements * active // experts,), weight.dtype)
+    def product(place: tuple[int, ...], n: int, k: int, reads: Value, writes: Value) -> OpWork:
+        shares = tuple(
+            replace(value, shape=(value.elements * active // experts,))
+            for value in filter(None, map(op.optional, place))
+        )
         made = contract(
             op,
             "grouped_matmul",
             Contraction(active, rows, n, k),
-            reads=(reads, share),
+            reads=(reads, *shares),
             writes=(writes,),
             compute=op.matrix_compute(0),
-            bias_elements=extra + unpack * active * n * k,
+            bias_elements=unpack * active * n * k,
         )
-        return replace(
-            made,
-            matrix_flops=2 * tokens * chosen * n * k,
-            parameter_bytes=share.size_bytes if op.is_weight(first) else 0,
-        )
+        return replace(made, matrix_flops=2 * tokens * chosen * n * k)
 
     middle = Value("middle", (tokens * chosen, width), data.dtype)
     narrowed = Value("narrowed", (tokens * chosen, inter), data.dtype)
     spread = Value("spread", (tokens * chosen, hidden), data.dtype)
-    works.append(product(up, width, hidden, data, middle, 0))
-    if third is not None and (gate := op.optional(third)) is not None:
-        works.append(product(gate, inter, hidden, data, narrowed, 0))
+    works.append(product(places[0], width, hidden, data, middle))
+    if op.optional(places[2][0]) is not None:
+        works.append(product(places[2], inter, hidden, data, narrowed))
     works.append(pointwise(op, "experts", activation, reads=(middle,), writes=(narrowed,)))
-    works.append(product(down, hidden, inter, narrowed, spread, 0))
+    works.append(product(places[1], hidden, inter, narrowed, spread))
     # The weighted sum over a token's experts.
     works.append(
         row_work(
@@ -234,13 +236,13 @@ def _experts(op: OpView, first: int, second: int, third: int | None) -> tuple[Op
 @WORK_RULES.register(_MS, "MoE")
 def mixture(op: OpView) -> tuple[OpWork, ...]:
     """(x, router, first weights, bias, second weights, bias, third weights, bias)."""
-    return _experts(op, 2, 4, 6)
+    return _experts(op, ((2, 3), (4, 5), (6, 7)))
 
 
 @WORK_RULES.register(_MS, "QMoE")
 def quantised_mixture(op: OpView) -> tuple[OpWork, ...]:
-    """(x, router, first weights, scales, bias, second weights, scales, bias, third weights, ...)."""
-    return _experts(op, 2, 5, 8)
+    """(x, router, first weights, scales, bias, second weights, scales, bias, third weights, ..., zeros)."""
+    return _experts(op, ((2, 3, 4, 11), (5, 6, 7, 12), (8, 9, 10, 13)))
 
 
 @WORK_RULES.register(_MS, "FusedConv", "ConvTransposeWithDynamicPads")

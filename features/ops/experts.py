@@ -1,7 +1,8 @@
 """Products of sorted rows with one matrix per group: the experts of a mixture in one kernel.
 
-perfcast::GroupedMatMul(x[rows, in], weights[groups, in, out][, ends[groups]]) -> [rows, out]: rows up to
-ends[0] meet the first matrix, rows up to ends[1] the second; `to` is the result's type where it is not x's.
+perfcast::GroupedMatMul(x[rows, in], weights[groups, in, out][, ends[groups], scales, zeros]) -> [rows, out]:
+rows up to ends[0] meet the first matrix, rows up to ends[1] the second; `to` is the result's type where it is
+not x's. Weights in few bits have a scale a block [groups, blocks, out], and zeros where the format has them.
 Which expert gets how many tokens is known only at run time and changes no sum: FLOPs are 2 * rows * in * out.
 Kernel shape and traffic are those of rows that choose by chance: the matrices of groups that some row is
 expected to meet are read, with equally many rows each.
@@ -19,6 +20,9 @@ from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backwa
 from predictor.features.programs.work import Contraction, Family, OpWork, Phase
 
 
+_BLOCKS = (3, 4)
+
+
 def _sizes(op: OpView) -> tuple[int, int, int, int, int]:
     """(active groups, rows of each, out, in, all rows)."""
     data, weights = op.input(0), op.input(1)
@@ -32,16 +36,18 @@ def touched_groups(groups: int, rows: int) -> int:
     return max(1, round(groups * (1.0 - (1.0 - 1.0 / max(1, groups)) ** rows)))
 
 
-def _active_weights(op: OpView) -> Value:
-    weights = op.input(1)
-    return replace(weights, shape=(_sizes(op)[0], *weights.shape[1:]))
+def _active(op: OpView, *indices: int) -> tuple[Value, ...]:
+    """What some row is expected to meet of operands that have a part per group."""
+    groups = _sizes(op)[0]
+    given = filter(None, map(op.optional, indices))
+    return tuple(replace(value, shape=(groups, *value.shape[1:])) for value in given)
 
 
 @WORK_RULES.register("perfcast", "GroupedMatMul")
 def grouped_matmul(op: OpView) -> tuple[OpWork, ...]:
     """One kernel over all groups."""
     groups, m, n, k, rows = _sizes(op)
-    reads = (op.input(0), _active_weights(op))
+    reads = (op.input(0), *_active(op, 1, *_BLOCKS))
     work = contract(
         op,
         "grouped_matmul",
@@ -59,7 +65,7 @@ def grouped_matmul_backward(op: OpView) -> Backward:
     groups, m, n, k, rows = _sizes(op)
     data, weights, out = op.input(0), op.input(1), op.output()
     plans = (
-        (0, Contraction(groups, m, k, n), (out, _active_weights(op)), data, weights),
+        (0, Contraction(groups, m, k, n), (out, *_active(op, 1)), data, weights),
         (1, Contraction(groups, k, n, m), (out, data), weights, data),
     )
     works: list[OpWork] = []

@@ -132,7 +132,8 @@ def matmul(op: OpView) -> tuple[OpWork, ...]:
         return (contract(op, kind, shape, reads=(a, b), writes=(out,), compute=Compute.INT8),)
     compute = Compute.INT8 if op.op_type == "MatMulInteger" else op.matrix_compute(0, 1)
     if not _is_linear(op):
-        reads = (op.input(0), op.input(1))
+        # Behind the matrices: scales and zeros of a weight in few bits.
+        reads = op.present_inputs
         return (contract(op, "bmm", _batched(op), reads=reads, writes=(op.output(),), compute=compute),)
     m, n, k = _rows(op)
     reads = (op.input(0), op.input(1))

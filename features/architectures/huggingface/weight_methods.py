@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from predictor.features.architectures.huggingface.fields import Fields
+from predictor.features.dtype import DType
 from predictor.features.weight_format import FORMATS, WeightFormat
 from predictor.types import Weights
 
@@ -91,8 +92,11 @@ def _fp8(_: Fields) -> WeightFormat:
 
 
 def _mxfp4(_: Fields) -> WeightFormat:
-    """OCP microscaling FP4: 32 numbers share a scale; products widen them, as kernels before Blackwell do."""
-    return WeightFormat(4, 32, experts_only=True)
+    """OCP microscaling FP4: 32 numbers share an exponent of a byte (OCP MX v1.0, section 5.1).
+
+    Products widen them, as kernels before Blackwell do.
+    """
+    return WeightFormat(4, 32, experts_only=True, scale=DType.INT8)
 
 
 def _compressed(asked: Fields) -> WeightFormat | None:

@@ -51,7 +51,7 @@ def split_experts(book: Book, load_imbalance: float) -> tuple[Realised, list[str
         count = rule(book.view(index)) if rule else 0
         if count > 1:
             # Products of one mixture share the ends of its groups; those on buffers are told apart below.
-            ends = node.inputs[2] if len(node.inputs) > _ROWS else ""
+            ends = next((name for name in node.inputs[2:] if name and name not in book.weights), "")
             mixtures.setdefault((ends, count), []).append(index)
     made = Realised(graph)
     if not mixtures:

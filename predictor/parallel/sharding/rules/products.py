@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from predictor.features.ops.einsum import einsum_sides
 from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.layout import Split, local_shape
@@ -39,7 +41,7 @@ def matmul(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
     rows, columns = ("m",) if a > 1 else (), ("n",) if b > 1 else ()
     rank = len(op.output().shape) - len(rows) - len(columns)
     out = (*_batch(rank, 0), *rows, *columns)
-    return by_letters(op, {0: left, 1: right, -1: out}, operand, split)
+    return _with_blocks(op, by_letters(op, {0: left, 1: right, -1: out}, operand, split), parts, 2)
 
 
 @SHARD_RULES.register("", "Gemm")
@@ -66,7 +68,25 @@ def einsum(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
 def grouped(op: OpView, operand: int, split: Split, parts: int) -> Axis | str:
     """Rows as each rank has them, columns, or sums over the inner dimension; experts are left to ep."""
     terms = {0: ("r", "k"), 1: (None, "k", "n"), -1: ("r", "n")}
-    return by_letters(op, terms, operand, split)
+    return _with_blocks(op, by_letters(op, terms, operand, split), parts, 3)
+
+
+def _with_blocks(op: OpView, axis: Axis | str, parts: int, first: int) -> Axis | str:
+    """Scales and zeros [..., blocks, columns], from input `first` on, are cut with their weight.
+
+    Along the inner dimension where parts are whole blocks; else every rank keeps all of them.
+    """
+    if isinstance(axis, str) or axis.inputs[1] is None:
+        return axis
+    cut, weight, inputs = axis.inputs[1], op.input(1).shape, list(axis.inputs)
+    for index in range(first, len(inputs)):
+        value = op.optional(index)
+        if value is None or len(value.shape) != len(weight):
+            continue
+        unit = weight[cut.dim] // value.shape[cut.dim]
+        if all(size % (unit * parts) == 0 for size in cut.sizes):
+            inputs[index] = cut._replace(sizes=tuple(size // unit for size in cut.sizes))
+    return replace(axis, inputs=tuple(inputs))
 
 
 @SHARD_RULES.register("com.microsoft", "MatMulNBits")

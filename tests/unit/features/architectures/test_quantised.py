@@ -138,8 +138,9 @@ def test_experts_are_narrow_and_routers_are_not(config: dict[str, Any]) -> None:
     plain, narrow = works(MIXTRAL), works(asked(config, MIXTRAL))
     experts = [work for work in narrow if work.kind == "grouped_matmul"]
     before = [work for work in plain if work.kind == "grouped_matmul"]
-    share = 4 if config is GPTQ else 2
-    assert [w.parameter_bytes * share for w in experts] == [w.parameter_bytes for w in before]
+    # GPTQ: four bits, a BF16 scale per 64 numbers, and a zero of four bits; before: BF16.
+    per_weight = 0.5 + 2 / 64 + 0.5 / 64 if config is GPTQ else 1
+    assert [w.parameter_bytes for w in experts] == [w.parameter_bytes * per_weight / 2 for w in before]
     assert [w.write_bytes for w in experts] == [w.write_bytes for w in before]
     routers = [work for work in narrow if work.parameter_bytes == 2 * WIDTH * 8]
     assert len(routers) == LAYERS
@@ -162,6 +163,8 @@ def test_mxfp4_stores_the_experts_of_gpt_oss_in_four_bits_and_nothing_else() -> 
         sum(graph.values[name].size_bytes for name in graph.parameters | graph.buffers)
         for graph in (full, narrow)
     ]
-    # From 4 bytes to half of one.
-    assert sizes[0] - sizes[1] == 7 * experts // 2
+    # From 4 bytes to half of one, and an exponent of a byte for 32.
+    assert sizes[0] - sizes[1] == experts * (7 / 2 - 1 / 32)
+    read = [work for work in works(asked(MXFP4, GPT_OSS)) if work.kind == "grouped_matmul"]
+    assert sum(work.parameter_bytes for work in read) == experts * (1 / 2 + 1 / 32)
     assert left_out(asked(MXFP4, GPT_OSS)) == ""

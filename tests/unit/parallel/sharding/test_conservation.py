@@ -149,8 +149,46 @@ def test_experts_in_few_bits_are_split_as_full_ones(weights: Weights) -> None:
         for name in narrow.parameters | narrow.buffers
         if len(narrow.values[name].shape) == 3 and narrow.values[name].shape[0] == 4
     ]
-    assert len(held) == 2 * LAYERS
+    # Two matrices a layer, with scales and zeros where blocks have them.
+    each = {Weights.INT8: 2, Weights.INT4: 3}.get(weights, 1)
+    assert len(held) == 2 * LAYERS * each
     assert all(mine == (all_[0] // 2, *all_[1:]) for all_, mine in held)
+
+
+@pytest.mark.parametrize("group", [32, 128])
+def test_scales_of_experts_are_cut_with_their_matrices_where_whole_blocks_are(group: int) -> None:
+    stored = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": group}}
+    whole = read_graph(from_config(CONFIGS["mixtral"] | stored, batch=BATCH, sequence=SEQUENCE))
+    narrow = lower(whole, training=False)
+    local = sharding(narrow, Plan(tp=2), training=False).graph
+    products = [node for node in narrow.nodes if node.op_type == "GroupedMatMul"]
+    assert len(products) == 2 * LAYERS
+    for node in products:
+        weight, scales = node.inputs[1], node.inputs[3]
+        depth = narrow.values[weight].shape[1]
+        mine = [local.values[name].elements for name in (weight, scales)]
+        all_ = [narrow.values[name].elements for name in (weight, scales)]
+        by_depth = local.values[weight].shape[1] < depth
+        assert mine[0] * 2 == all_[0]
+        assert mine[1] * (1 if by_depth and depth // group % 2 else 2) == all_[1]
+
+
+def test_experts_on_buffers_read_their_scales_and_go_with_them() -> None:
+    b = GraphBuilder()
+    x = b.input("buffers", (4, 8, 256))
+    for name, shape in (("up", (4, 256, 512)), ("down", (4, 512, 256))):
+        x = b.relu(b.matmul(x, b.parameter(shape, name)))
+    narrow = lower(read_graph(b.build([x])), weights=Weights.INT4, training=False)
+    program = program_of(narrow, mode=Mode.INFER, optimizer=Optimizer.NONE)
+    products = [op.work for op in program.ops if op.work.matrix_flops]
+    numbers = 4 * 256 * 512
+    # FP32 scales of 128 numbers with a zero of four bits.
+    assert [work.parameter_bytes for work in products] == [numbers * (0.5 + 4 / 128 + 0.5 / 128)] * 2
+    local = sharding(narrow, Plan(dp=2, ep=2), training=False).graph
+    held = narrow.parameters | narrow.buffers
+    assert sum(local.values[name].size_bytes for name in held) * 2 == sum(
+        narrow.values[name].size_bytes for name in held
+    )
 
 
 def test_biases_of_experts_go_with_their_matrices() -> None:
