@@ -19,7 +19,7 @@ from predictor.features.programs.op_view import OpView
 from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
 from predictor.features.programs.work import Contraction, Family, OpWork, Phase
 
-
+# Inputs behind the ends of groups.
 _BLOCKS = (3, 4)
 
 
