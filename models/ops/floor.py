@@ -3,8 +3,8 @@
     floor = max(matrix time, vector time, bytes / bandwidth) + kernels * start-up
 
 Matrix time is FLOPs over the rate the power limit sustains, divided by the best tile's efficiency
-(features/tables/tiles.py); a matrix times a vector fills no tile and runs on the plain pipelines. Vector time is FLOPs over the FP32 pipelines. Learned models correct the floor,
-so what it gets right need not be learned.
+(features/tables/tiles.py); a matrix times a vector fills no tile and runs on the plain pipelines. Vector time
+is FLOPs over the FP32 pipelines. Learned models correct the floor, so what it gets right need not be learned.
 """
 
 from __future__ import annotations
