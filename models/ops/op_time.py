@@ -37,6 +37,7 @@ from predictor.models.calibration import Spread
 from predictor.models.ops.floor import BOUNDS, floors, runs_on_device
 from predictor.models.ops.kernel_time import KernelTimeModel
 from predictor.models.ops.roofline import roofline_times, runs_gpu_kernels
+from predictor.models.ops.windows import has_window, window_times_s
 
 MODEL_NAME = "op_time"
 
@@ -165,15 +166,22 @@ class OpTimeModel:
     def costs(self, works: Sequence[OpWork], device: DeviceSpec) -> OpCosts:
         """Costs of all works, one matrix per family. Equal works are priced each: deduplicate first.
 
-        A TF32 product is never dearer than the same in FP32: a library may take either.
+        A TF32 product is never dearer than the same in FP32: a library may take either. Attention with a
+        wider window is never cheaper (predictor.models.ops.windows).
         """
         costs = self._costs(works, device)
         rounded = [i for i, work in enumerate(works) if work.compute is Compute.TF32]
-        if not rounded:
+        windowed = [i for i, work in enumerate(works) if has_window(work)]
+        if not rounded and not windowed:
             return costs
-        exact = self._costs([replace(works[i], compute=Compute.FP32) for i in rounded], device)
         time_s = costs.time_s.copy()
-        time_s[rounded] = np.minimum(time_s[rounded], exact.time_s)
+        if rounded:
+            exact = self._costs([replace(works[i], compute=Compute.FP32) for i in rounded], device)
+            time_s[rounded] = np.minimum(time_s[rounded], exact.time_s)
+        if windowed:
+            time_s[windowed] = window_times_s(
+                [works[i] for i in windowed], lambda asked: self._costs(asked, device).time_s
+            )
         return replace(costs, time_s=time_s)
 
     def _costs(self, works: Sequence[OpWork], device: DeviceSpec) -> OpCosts:

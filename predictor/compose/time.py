@@ -19,6 +19,7 @@ from predictor.features.dtype import Compute
 from predictor.features.programs.work import OpWork, Phase, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.ops.op_time import ANALYTIC, LEARNED, OpCosts, OpTimeModel
+from predictor.models.ops.windows import has_window, without_window
 from predictor.models.steps.features import JobContext
 from predictor.models.steps.step_time import StepCosts, StepTimeModel
 from predictor.models.steps.total import iteration_s
@@ -114,19 +115,39 @@ def price_program(
     costs = model.costs(works, device)
     if step is None or job is None or not step.covers(device) or _trains_narrow(works):
         return ProgramCosts(costs, index, launches)
-    corrected = step.costs(works, count, costs, device, job)
+    corrected = _step_costs(works, count, costs, device, model, step, job)
     if job.precision is Precision.TF32:
         # TF32 allows rounded products and forces none.
         exact_works = tuple(replace(work, compute=_EXACT.get(work.compute, work.compute)) for work in works)
         exact_costs = model.costs(exact_works, device)
         exact_job = replace(job, precision=Precision.FP32)
-        exact = step.costs(exact_works, count, exact_costs, device, exact_job)
+        exact = _step_costs(exact_works, count, exact_costs, device, model, step, exact_job)
         if count @ exact.time_s < count @ corrected.time_s:
             works, costs, corrected = exact_works, exact_costs, exact
     if fused_optimizer:
         optimizer = np.array([work.phase is Phase.OPTIMIZER for work in works])
         corrected = replace(corrected, time_s=np.where(optimizer, costs.time_s, corrected.time_s))
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
+
+
+def _step_costs(
+    works: Sequence[OpWork],
+    count: FloatArray,
+    costs: OpCosts,
+    device: DeviceSpec,
+    model: OpTimeModel,
+    step: StepTimeModel,
+    job: JobContext,
+) -> StepCosts:
+    """Corrected costs; no iteration with windows was timed, so attention is corrected as if it had none."""
+    windowed = np.array([has_window(work) for work in works], dtype=np.bool_)
+    if not windowed.any():
+        return step.costs(works, count, costs, device, job)
+    whole = [without_window(work) for work in works]
+    whole_costs = model.costs(whole, device)
+    found = step.costs(whole, count, whole_costs, device, job)
+    share = np.where(windowed, costs.time_s / np.maximum(whole_costs.time_s, 1e-30), 1.0)
+    return replace(found, time_s=found.time_s * share)
 
 
 def _trains_narrow(works: Sequence[OpWork]) -> bool:
