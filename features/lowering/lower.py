@@ -72,6 +72,20 @@ def lower(
     return group_pointwise(typed) if groups else typed
 
 
+def release_of_lowering(runtime: Runtime, release: float) -> float:
+    """What `lower` need know of a framework's release; equal for releases that run the same kernels.
+
+    Each compiler fuses its own; eager mode runs attention as one kernel since torch 2.0, and nothing else
+    depends on it. Engines have releases of their own.
+    """
+    if runtime is Runtime.COMPILED:
+        return release
+    return _BEFORE_FUSED_ATTENTION if runtime is Runtime.EAGER and 0.0 < release < 2.0 else 0.0
+
+
+_BEFORE_FUSED_ATTENTION = 1.0
+
+
 def _with_lowered_body(node: Node, lowered: Callable[[Graph], Graph]) -> Node:
     body = node.attributes.get("body")
     if not isinstance(body, Graph):

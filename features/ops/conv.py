@@ -4,6 +4,9 @@ FLOPs 2 * N * C_out * prod(out) * C_in/groups * prod(kernel) (for the transposed
 exchanged); the data gradient and the weight gradient ask for the same number. Padding only matters through
 the output's shape. A bias is a second, elementwise kernel, as frameworks run it on GPUs, unless
 `perfcast_fused_bias` = 1 says otherwise or torch's own kernel for depthwise images runs, which adds it.
+
+Tensor cores read images channels-last. Where they lie otherwise cuDNN copies both operands into that order
+and the result back (kernels `nchwToNhwcKernel` and `nhwcToNchwKernel` in profiles), in each pass anew.
 """
 
 from __future__ import annotations
@@ -17,7 +20,14 @@ from predictor.features.graph import Value
 from predictor.features.ops.parts import pointwise, size_of, sum_to, weight_bytes
 from predictor.features.programs.op_view import OpView, element_bits
 from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
-from predictor.features.programs.work import Convolution, Family, OpWork, Phase
+from predictor.features.programs.work import (
+    IMAGE_CONVERSION,
+    Convolution,
+    Elements,
+    Family,
+    OpWork,
+    Phase,
+)
 
 FORWARD = "forward"
 DATA_GRADIENT = "data_gradient"
@@ -90,6 +100,36 @@ def convolve(
     )
 
 
+_CONVERTED = frozenset({Compute.FP16, Compute.BF16})
+"""For TF32 cuDNN also has kernels that read images as they lie: with conversions Lambda's steps fit worse."""
+
+
+def with_conversions(convolution: OpWork) -> tuple[OpWork, ...]:
+    """A kernel, behind the copies of its operands that it asks for (one work) where it asks for any."""
+    shape = convolution.shape
+    if not isinstance(shape, Convolution) or convolution.compute not in _CONVERTED:
+        return (convolution,)
+    is_one_point = prod(shape.in_spatial) == prod(shape.out_spatial) == 1
+    if shape.channels_last or shape.is_depthwise or is_one_point:
+        return (convolution,)
+    moved = convolution.moved_bytes
+    copies = replace(
+        convolution,
+        family=Family.COPY,
+        kind=IMAGE_CONVERSION,
+        shape=Elements(8 * moved // convolution.element_bits),
+        matrix_flops=0,
+        read_bytes=moved,
+        write_bytes=moved,
+        parameter_bytes=0,
+        launch_count=_OPERANDS,
+    )
+    return copies, convolution
+
+
+_OPERANDS = 3
+
+
 def _is_torchs_own(shape: Convolution, compute: Compute) -> bool:
     """Whether torch runs its own depthwise kernel, which takes a bias, and not cuDNN's.
 
@@ -97,7 +137,7 @@ def _is_torchs_own(shape: Convolution, compute: Compute) -> bool:
     dilated and 32 channels or more (torch, ATen/native/Convolution.cpp, `use_cudnn_depthwise`).
     """
     images = len(shape.kernel) in (2, 3) and not shape.channels_last and not shape.transposed
-    if not images or shape.groups != shape.in_channels or shape.groups == 1:
+    if not images or not shape.is_depthwise:
         return False
     is_small = len(shape.kernel) == 2 and shape.kernel[0] == shape.kernel[1] and shape.kernel[0] in (1, 3, 5)
     is_dilated = any(step > 1 for step in shape.dilations)
@@ -111,9 +151,10 @@ def conv(op: OpView) -> tuple[OpWork, ...]:
     shape = geometry(op, data, weight, out)
     compute = op.matrix_compute(0, 1)
     main = convolve(op, shape, compute, (data, weight), out)
+    works = with_conversions(main)
     if bias is None or op.integer("perfcast_fused_bias") or _is_torchs_own(shape, compute):
-        return (main,)
-    return main, pointwise(op, "bias", 1, reads=(out, bias), writes=(out,))
+        return works
+    return *works, pointwise(op, "bias", 1, reads=(out, bias), writes=(out,))
 
 
 @BACKWARD_RULES.register("", "Conv", "ConvTranspose")
@@ -126,9 +167,9 @@ def conv_backward(op: OpView) -> Backward:
     shape, compute = geometry(op, data, weight, out), op.matrix_compute(0, 1)
     works: list[OpWork] = []
     if op.wants_gradient(0):
-        works.append(convolve(op, shape, compute, (out, weight), data, DATA_GRADIENT))
+        works.extend(with_conversions(convolve(op, shape, compute, (out, weight), data, DATA_GRADIENT)))
     if op.wants_gradient(1):
-        works.append(convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT))
+        works.extend(with_conversions(convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT)))
     if op.wants_gradient(2):
         works.append(sum_to(op, out, op.input(2)))
     saves = (data.name, weight.name) if op.wants_gradient(0) else (data.name,)

@@ -13,7 +13,7 @@ from predictor.errors import InvalidGraph
 from predictor.features.graph import Attribute, Graph, Node, Value
 from predictor.features.programs.op_view import OpView
 from predictor.features.programs.rules import Backward, BackwardRule, WorkRule, unknown_backward, unknown_work
-from predictor.features.programs.work import Family, OpInstance, OpWork, Phase
+from predictor.features.programs.work import IMAGE_CONVERSION, Family, OpInstance, OpWork, Phase
 from predictor.registry import Registry
 from predictor.types import Precision
 
@@ -208,9 +208,10 @@ def _backward_temporaries(backward: Backward, view: OpView) -> int:
 
 def _temporaries(works: Sequence[OpWork], result_bytes: int, kept_bytes: int) -> int:
     """What a row of kernels writes beyond its results and what is kept: one or two of them at a time."""
-    if len(works) < _FIRST_WITH_TEMPORARIES:
+    # Converted images live in the workspace of their convolution.
+    written = [work.write_bytes for work in works if work.kind != IMAGE_CONVERSION]
+    if len(written) < _FIRST_WITH_TEMPORARIES:
         return 0
-    written = [work.write_bytes for work in works]
     return max(0, min(sum(written) - result_bytes - kept_bytes, 2 * max(written)))
 
 

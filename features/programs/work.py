@@ -39,6 +39,11 @@ class Family(StrEnum):
     COMMUNICATION = "communication"
 
 
+IMAGE_CONVERSION = "image_conversion"
+"""Kind of the copies in which a convolution's library turns images into the order that its tensor cores read.
+Only devices that have such units run them."""
+
+
 class Phase(StrEnum):
     """Where in the iteration an op runs."""
 
@@ -77,6 +82,11 @@ class Convolution:
     pass_name: str = "forward"
     transposed: bool = False
     channels_last: bool = False
+
+    @property
+    def is_depthwise(self) -> bool:
+        """One input channel a group."""
+        return self.groups == self.in_channels > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +230,10 @@ class OpWork:
 
         Where gradients meet, autograd's engine adds them without a node of their own. On slow hosts they take
         none: counted like others, training a DenseNet-201 (1,400 of 3,800 kernels) is 40 % too slow.
+        Conversions of images are launched within the call of their convolution.
         """
         meets = self.kind == "add" and self.phase is Phase.BACKWARD
-        return 0 if meets else self.launch_count
+        return 0 if meets or self.kind == IMAGE_CONVERSION else self.launch_count
 
     def in_phase(self, phase: Phase) -> OpWork:
         """The same work in another phase."""

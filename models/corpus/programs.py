@@ -135,7 +135,7 @@ def load_programs(source: str, corpus: Path, graphs: Iterable[str] | None = None
     frame = pl.concat([pl.read_parquet(path) for path in files], how="diagonal_relaxed")
     absent = [pl.lit(0, dtype=pl.Int64).alias(name) for name in _NUMBERS if name not in frame.columns]
     frame = frame.with_columns(absent).with_columns(pl.col(_NUMBERS).fill_null(0))
-    return StoredPrograms(_programs(_with_release(frame)))
+    return StoredPrograms(_programs(frame))
 
 
 def features_version() -> str:
@@ -154,7 +154,7 @@ def _path(corpus: Path, source: str, graph: str) -> Path:
     return corpus / FOLDER / source / f"{graph.replace(os.sep, '_')}.parquet"
 
 
-_JOB = ("graph", "mode", "precision", "optimizer", "runtime", "layout", "compiler_release")
+_JOB = ("graph", "mode", "precision", "optimizer", "runtime", "layout", "release")
 
 
 def _is_current(path: Path, wanted: set[tuple[Job, int]], version: str | None) -> bool:
@@ -162,7 +162,10 @@ def _is_current(path: Path, wanted: set[tuple[Job, int]], version: str | None) -
 
     if not path.is_file():
         return False
-    frame = _with_release(pl.read_parquet(path)).select(*_JOB, "batch", "version").unique()
+    frame = pl.read_parquet(path)
+    if "release" not in frame.columns:
+        return False
+    frame = frame.select(*_JOB, "batch", "version").unique()
     if version is not None and set(frame["version"]) != {version}:
         return False
     found = {(_job(cells), batch) for *cells, batch in frame.select(*_JOB, "batch").iter_rows()}
@@ -180,15 +183,6 @@ def _job(cells: Iterable[Any]) -> Job:
         Layout(layout),
         float(release),
     )
-
-
-def _with_release(frame: pl.DataFrame) -> pl.DataFrame:
-    """Files of before jobs named their compiler's release hold programs of the newest."""
-    import polars as pl
-
-    if "compiler_release" not in frame.columns:
-        frame = frame.with_columns(compiler_release=pl.lit("0.0"))
-    return frame.with_columns(pl.col("compiler_release").fill_null("0.0"))
 
 
 def _frame(source: str, root: Path, name: str, wanted: list[tuple[Job, int]], version: str) -> pl.DataFrame:
@@ -223,7 +217,7 @@ def _program(graph: Graph, job: Job) -> tuple[list[OpWork], int]:
         optimizer=job.optimizer,
         runtime=job.runtime,
         layout=job.layout,
-        release=job.compiler_release,
+        release=job.release,
     )
     return [op.work for op in program.ops], program.parameter_count
 

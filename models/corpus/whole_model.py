@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.errors import InvalidData
 from predictor.features.graph import Graph
+from predictor.features.lowering.lower import release_of_lowering
 from predictor.models.corpus.build import read_source
 from predictor.models.corpus.schema import canonical
 from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
@@ -102,6 +103,8 @@ class WholeModelRow:
     @property
     def job(self) -> Job:
         """What decides the program, the batch apart."""
+        compiled = self.runtime is Runtime.COMPILED
+        release = self.compiler_release if compiled else self.framework_version
         return Job(
             self.graph,
             self.mode,
@@ -109,7 +112,7 @@ class WholeModelRow:
             self.optimizer,
             self.runtime,
             self.layout,
-            self.compiler_release,
+            release_of_lowering(self.runtime, release),
         )
 
 
@@ -123,7 +126,8 @@ class Job:
     optimizer: Optimizer
     runtime: Runtime
     layout: Layout
-    compiler_release: float = 0.0
+    release: float = 0.0
+    """Of the framework, as `release_of_lowering` gives it."""
 
 
 @dataclass(frozen=True, slots=True)

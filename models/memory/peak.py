@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.programs.allocator import MEDIUM_SEGMENT_BYTES
-from predictor.features.programs.work import Convolution, Family, OpWork, Phase, Program
+from predictor.features.programs.work import IMAGE_CONVERSION, Convolution, Family, OpWork, Phase, Program
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, TrainedModel
@@ -123,7 +123,7 @@ def memory_features(program: Program, forward: ForwardWork | None = None) -> Flo
     memory = program.memory
     reserved = max(1, memory.reserved_bytes)
     persistent = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_state_bytes
-    ops = max(1, len(program.ops))
+    ops = max(1, sum(op.work.kind != IMAGE_CONVERSION for op in program.ops))
     forward = forward or forward_work(program)
     traffic = max(1.0, fsum(forward.traffic.values()))
     flops = max(1.0, fsum(forward.flops.values()))
@@ -203,7 +203,7 @@ def forward_work(program: Program) -> ForwardWork:
     convs: set[OpWork] = set()
     for op in program.ops:
         work = op.work
-        if work.phase is not Phase.FORWARD:
+        if work.phase is not Phase.FORWARD or work.kind == IMAGE_CONVERSION:
             continue
         family: str = work.family
         kind = family

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.programs.work import (
+    IMAGE_CONVERSION,
     AttentionShape,
     Contraction,
     Convolution,
@@ -27,7 +28,7 @@ from predictor.features.programs.work import (
 from predictor.features.tables.rows import moved_bytes
 from predictor.features.tables.tiles import FloatArray, products, tile_efficiencies
 from predictor.hardware.spec import DeviceKind, DeviceSpec
-from predictor.hardware.sustained import sustained_matrix_rate
+from predictor.hardware.sustained import has_tensor_cores, sustained_matrix_rate
 from predictor.models.ops.recurrent import chain_s, is_chain
 
 KERNEL_START_S = 2e-6
@@ -72,7 +73,7 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
     vector_flops = np.array([work.vector_flops for work in works], dtype=np.float64)
     rate = np.array([_matrix_rate(work, device) for work in works], dtype=np.float64)
     launches = np.array(
-        [work.launch_count if runs_on_device(work) else 0 for work in works], dtype=np.float64
+        [work.launch_count if runs_on(work, device) else 0 for work in works], dtype=np.float64
     )
     moved = np.where(launches > 0, moved_bytes(works), 0.0) if works else np.zeros(0)
     matrix_s = matrix_flops / (rate * matrix_efficiency(works, device)) if works else np.zeros(0)
@@ -101,8 +102,14 @@ def _random_numbers(work: OpWork) -> int:
     return work.shape.count if drops and isinstance(work.shape, Elements) else 0
 
 
-def runs_on_device(work: OpWork) -> bool:
-    """False for exchanges between ranks: predictor.parallel prices them on links."""
+def runs_on(work: OpWork, device: DeviceSpec) -> bool:
+    """Whether the work takes time of the device.
+
+    Exchanges between ranks do not (predictor.parallel prices them on links), nor do conversions of images
+    where no tensor core reads them.
+    """
+    if work.kind == IMAGE_CONVERSION:
+        return has_tensor_cores(device)
     return work.family is not Family.COMMUNICATION
 
 
@@ -134,8 +141,7 @@ def _matrix_rate(work: OpWork, device: DeviceSpec) -> float:
 
 def is_depthwise(work: OpWork) -> bool:
     """A convolution of one input channel a group."""
-    shape = work.shape
-    return isinstance(shape, Convolution) and shape.groups == shape.in_channels > 1
+    return isinstance(work.shape, Convolution) and work.shape.is_depthwise
 
 
 def _is_vector_product(work: OpWork) -> bool:

@@ -34,7 +34,7 @@ from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, Json, TrainedModel
 from predictor.models.calibration import Spread
-from predictor.models.ops.floor import BOUNDS, floors, runs_on_device
+from predictor.models.ops.floor import BOUNDS, floors, runs_on
 from predictor.models.ops.kernel_time import KernelTimeModel
 from predictor.models.ops.roofline import roofline_times, runs_gpu_kernels
 from predictor.models.ops.windows import has_window, window_times_s
@@ -225,7 +225,7 @@ class OpTimeModel:
         """Indices of the works that cost anything, by the booster that prices them; None: none does."""
         groups: dict[Family | KernelModel | None, list[int]] = {}
         for i, work in enumerate(works):
-            if work.launch_count > 0 and runs_on_device(work):
+            if work.launch_count > 0 and runs_on(work, device):
                 kernel = kernel_model(work, device) if self._kernels.models else None
                 if kernel is KernelModel.EXPERTS and kernel not in self._kernels.models:
                     # A bundle that saw no experts knows products.

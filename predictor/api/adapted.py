@@ -8,7 +8,7 @@ from predictor.api.sources import Binding, GraphSources
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
 from predictor.features.lowering.adapters import Adapters, adapt
-from predictor.features.lowering.lower import lower
+from predictor.features.lowering.lower import lower, release_of_lowering
 from predictor.features.programs.program import program_of
 from predictor.features.programs.work import Program
 from predictor.parallel.plan import Plan
@@ -35,7 +35,7 @@ def adapted_program(
         runtime=request.runtime,
         training=True,
         layout=request.layout,
-        release=release_number(request.framework_version),
+        release=release_of_lowering(request.runtime, release_number(request.framework_version)),
     )
     return program_of(
         adapt(lowered, adapters),

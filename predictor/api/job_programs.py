@@ -8,6 +8,7 @@ from typing import TypedDict
 from predictor.api.sources import Binding
 from predictor.errors import InvalidRequest
 from predictor.features.graph import Graph
+from predictor.features.lowering.lower import release_of_lowering
 from predictor.features.programs.program_source import ProgramSource
 from predictor.features.programs.work import Program
 from predictor.parallel.rank_program import RankProgram, rank_program
@@ -31,7 +32,6 @@ class JobOptions(TypedDict):
 
 def job_options(request: PredictionRequest) -> JobOptions:
     """The options of a request; equal ones make equal programs."""
-    compiled = request.runtime is Runtime.COMPILED
     return {
         "mode": request.mode,
         "precision": request.precision,
@@ -39,8 +39,7 @@ def job_options(request: PredictionRequest) -> JobOptions:
         "runtime": request.runtime,
         "layout": request.layout,
         "weights": request.weights,
-        # Only compilers fuse by release.
-        "release": release_number(request.framework_version) if compiled else 0.0,
+        "release": release_of_lowering(request.runtime, release_number(request.framework_version)),
         "keeps_gradients": request.keeps_gradients,
     }
 

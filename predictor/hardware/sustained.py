@@ -64,6 +64,16 @@ def matrix_peak(device: DeviceSpec, compute: str) -> float:
     return max(rates[found], device.vector_flops_per_s) if found == _SINGLE else rates[found]
 
 
+def has_tensor_cores(device: DeviceSpec) -> bool:
+    """Whether 16-bit products run on matrix units that NVIDIA's libraries know (Volta and later)."""
+    is_gpu = device.kind is not DeviceKind.CPU and device.vendor.lower() == "nvidia"
+    early = device.architecture.lower() in _WITHOUT_TENSOR_CORES
+    return is_gpu and not early and "fp16" in device.matrix_flops_per_s
+
+
+_WITHOUT_TENSOR_CORES = frozenset({"kepler", "maxwell", "pascal"})
+
+
 def sustained_fraction(device: DeviceSpec, compute: str) -> float:
     """Share of the rated matrix peak that the power limit allows, in (0, 1]; 1 where no yield is known."""
     if device.kind is not DeviceKind.GPU:

@@ -4,7 +4,8 @@ Both exporters of torch spell `scaled_dot_product_attention` with the square roo
 operands of the first product. Nobody writes that by hand, so it marks a call of the fused kernel.
 Attention written out by the model's author scales the scores (or one operand); eager mode runs it op by
 op, while torch.compile replaces the forms with the scale on the scores, or none, when the operands have
-four dimensions; scores that are chosen by a mask (GPT-2 in transformers) since torch 2.3.
+four dimensions; scores that are chosen by a mask (GPT-2 in transformers) since torch 2.3. Before torch 2.0
+there was no fused kernel: what calls it today was written out, with the scale on the scores.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _SOFTMAX = ("Cast?(Softmax(Cast?({masked})))", "Where(IsNaN(p), #, p@Softmax({ma
 
 
 _CHOSEN_SINCE = 2.03
+_FUSED_SINCE = 2.0
 
 
 def _spellings(kind: str, forms: tuple[str, ...] = _ADDED + _CHOSEN) -> tuple[str, ...]:
@@ -126,8 +128,24 @@ def _native(match: Match) -> tuple[Node, ...] | None:
     return (match.node("perfcast", "Attention", inputs, causal=causal, heads=query[1], kv_heads=key[1]),)
 
 
+def _scores(match: Match) -> tuple[Node, ...] | None:
+    """One scale on the scores in the place of one on each operand."""
+    draft, root = match.draft, match.root
+    if len(draft.shape(root.outputs[0])) != len(match.shape("q")) or len(match.shape("q")) != 4:
+        return None
+    scaled = draft.node(root.inputs[0])
+    if scaled is None:
+        return None
+    scale = next(name for name in scaled.inputs if name != match.captures["q"])
+    made = draft.values[root.outputs[0]]
+    scores = draft.new_value(f"{root.name}.scores", made.shape, made.dtype, like=root.outputs[0])
+    product = Node(root.name, "MatMul", (match.captures["q"], match.captures["k"]), (scores,))
+    return product, Node(f"{root.name}.scale", "Mul", (scores, scale), root.outputs)
+
+
 RULES = (
-    rule("sdpa", _spellings("marked"), _attention),
+    rule("sdpa", _spellings("marked"), _attention, since=_FUSED_SINCE),
+    rule("scores_before_sdpa", (_SCORES["marked"],), _scores, before=_FUSED_SINCE),
     rule("sdpa_native", ("Attention(q, k, v)", "Attention(q, k, v, _)"), _native),
     rule("attention_by_hand", _spellings("plain", _ADDED), _by_hand, runtimes=FUSING),
     rule(

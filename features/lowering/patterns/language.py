@@ -83,7 +83,8 @@ Builder: TypeAlias = Callable[[Match], tuple[Node, ...] | None]
 class Rule:
     """Spellings of one block and what to put in their place.
 
-    `runtimes` says where it applies, `since` from which release of torch on (major + minor / 100).
+    `runtimes` says where it applies, `since` from which release of torch on (major + minor / 100), `before`
+    up to which; 0 for every one.
     """
 
     name: str
@@ -91,10 +92,15 @@ class Rule:
     build: Builder
     runtimes: frozenset[Runtime]
     since: float = 0.0
+    before: float = 0.0
 
     def applies(self, runtime: Runtime, release: float) -> bool:
         """In `runtime` of a release of torch; 0 is the newest."""
-        return runtime in self.runtimes and (release == 0.0 or release >= self.since)
+        current = release or _NEWEST
+        return runtime in self.runtimes and self.since <= current < (self.before or _NEWEST + 1.0)
+
+
+_NEWEST = 99.0
 
 
 def rule(
@@ -103,9 +109,10 @@ def rule(
     build: Builder,
     runtimes: tuple[Runtime, ...] = tuple(Runtime),
     since: float = 0.0,
+    before: float = 0.0,
 ) -> Rule:
     """A rule from pattern text. Raises ValueError on text that is no pattern."""
-    return Rule(name, tuple(parse(text) for text in spellings), build, frozenset(runtimes), since)
+    return Rule(name, tuple(parse(text) for text in spellings), build, frozenset(runtimes), since, before)
 
 
 def parse(text: str) -> Call:

@@ -10,6 +10,7 @@ from predictor.features.builder import Tensor
 from predictor.features.dtype import DType
 from predictor.features.graph import Graph
 from predictor.features.lowering.fusion import fuse, recognise
+from predictor.features.lowering.lower import release_of_lowering
 from predictor.features.reading.reader import read_graph
 from predictor.types import Runtime
 from tests.unit.features.spelling import Spelling, kinds, only
@@ -205,3 +206,33 @@ def test_a_compiler_leaves_a_query_that_was_scaled_before_the_product() -> None:
         return product(s, s("MatMul", s("Mul", q, 0.35355), s("Transpose", k, perm=[0, 1, 3, 2])), v)
 
     assert "Attention" not in kinds(fuse(graph_of(build), Runtime.COMPILED))
+
+
+def marked(s: Spelling) -> Tensor:
+    q, k, v = heads(s)
+    return product(s, marked_scores(s, q, k), v)
+
+
+def test_before_torch_2_the_fused_kernel_was_written_out_with_one_scale() -> None:
+    old = recognise(graph_of(marked), Runtime.EAGER, release=1.13)
+    assert kinds(old) == ["MatMul", "Mul", "Softmax", "MatMul"]
+    scores, scaled = old.nodes[-4:-2]
+    assert scores.inputs[0] == "q"
+    assert scaled.inputs[0] == scores.outputs[0]
+    assert old.values[scaled.outputs[0]].shape == (B, H, L, L)
+    assert kinds(recognise(graph_of(marked), Runtime.EAGER, release=2.0)) == ["Attention"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "release", "told"),
+    [
+        (Runtime.EAGER, 1.13, 1.0),
+        (Runtime.EAGER, 2.04, 0.0),
+        (Runtime.COMPILED, 2.04, 2.04),
+        (Runtime.ONNXRUNTIME, 1.17, 0.0),
+    ],
+)
+def test_lowering_asks_for_a_release_only_where_it_decides(
+    runtime: Runtime, release: float, told: float
+) -> None:
+    assert release_of_lowering(runtime, release) == told

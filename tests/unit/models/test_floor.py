@@ -130,3 +130,14 @@ def test_narrow_operands_are_widened_where_no_unit_multiplies_them(
 ) -> None:
     found = find_device(name)
     assert matrix_peak(found, compute) == found.matrix_flops_per_s[runs_as]
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"), [("rtx-3090-24gb", True), ("p100-pcie-16gb", False), ("mi210-pcie-64gb", False)]
+)
+def test_only_tensor_cores_have_their_images_converted(name: str, runs: bool) -> None:
+    conversion = replace(pointwise(10**6, launches=3), family=Family.COPY, kind="image_conversion")
+    gpu = find_device(name)
+    found = floors([conversion], gpu).total_s[0]
+    expected = conversion.moved_bytes / gpu.memory_bytes_per_s + 3 * KERNEL_START_S
+    assert found == (pytest.approx(expected) if runs else 0.0)

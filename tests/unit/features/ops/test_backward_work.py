@@ -51,6 +51,15 @@ def test_linear_gradients() -> None:
     assert set(found.saves) == {"in0", "in1"}
 
 
+def test_each_gradient_of_a_narrow_convolution_converts_its_operands() -> None:
+    shapes = [(2, 32, 8, 8), (16, 32, 3, 3)]
+    op = view("Conv", shapes, [(2, 16, 6, 6)], dtype=DType.FLOAT16, weights=[1], gradients=[0, 1])
+    found = backward_of(op)
+    assert kinds(found) == ["image_conversion", "conv"] * 2
+    conversions, gradients = found.works[::2], found.works[1::2]
+    assert [work.moved_bytes for work in conversions] == [2 * work.moved_bytes for work in gradients]
+
+
 def test_first_layer_needs_no_data_gradient_and_keeps_no_weight() -> None:
     op = view("Conv", [(2, 3, 8, 8), (16, 3, 3, 3)], [(2, 16, 6, 6)], weights=[1], gradients=[1])
     found = backward_of(op)

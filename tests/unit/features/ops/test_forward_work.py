@@ -13,6 +13,7 @@ from predictor.features.programs.work import (
     Contraction,
     Convolution,
     Family,
+    OpWork,
 )
 from predictor.types import Precision
 from tests.unit.features.graphs import view
@@ -275,3 +276,33 @@ def test_a_sum_of_thousands_of_operands_is_priced_by_their_few_types() -> None:
     # Of two operands, and of the sum so far with either type.
     assert len({id(work) for work in works}) == 3
     assert [work.read_bytes for work in works[:3]] == [512 + 64, 512 + 512, 512 + 64]
+
+
+def conv_of(dtype: DType, **attributes: Any) -> tuple[OpWork, ...]:
+    groups = attributes.get("group", 1)
+    shapes: list[Any] = [(2, 64, 8, 8), (64, 64 // groups, 3, 3)]
+    attributes |= {"pads": (1, 1, 1, 1)}
+    return work_of(view("Conv", shapes, [(2, 64, 8, 8)], dtype=dtype, attributes=attributes, weights=[1]))
+
+
+def test_images_one_after_another_are_converted_for_tensor_cores() -> None:
+    conversion, main = conv_of(DType.FLOAT16)
+    moved = 2 * (2 * 64 * 64 + 64 * 64 * 9 + 2 * 64 * 64)
+    check(conversion, family=Family.COPY, kind="image_conversion", read_bytes=moved, write_bytes=moved)
+    check(conversion, launch_count=3, host_launches=0, flops=0, parameter_bytes=0)
+    assert main.family is Family.CONVOLUTION
+
+
+@pytest.mark.parametrize(
+    ("dtype", "attributes"),
+    [(DType.FLOAT32, {}), (DType.FLOAT16, {"perfcast_channels_last": 1}), (DType.FLOAT16, {"group": 64})],
+)
+def test_what_no_tensor_core_reads_or_lies_right_is_not_converted(
+    dtype: DType, attributes: dict[str, Any]
+) -> None:
+    assert [work.family for work in conv_of(dtype, **attributes)] == [Family.CONVOLUTION]
+
+
+def test_images_of_one_point_lie_right_in_either_order() -> None:
+    shapes: list[Any] = [(2, 64, 1, 1), (16, 64, 1, 1)]
+    assert len(work_of(view("Conv", shapes, [(2, 16, 1, 1)], dtype=DType.FLOAT16))) == 1
