@@ -41,12 +41,14 @@ def megatron_gpt(
     sequence: int = 2048,
     flash: bool = False,
     training: bool = True,
+    drops: bool = True,
 ) -> bytes:
     """ONNX bytes of the model on (batch, sequence) token ids.
 
     Args:
         flash: one kernel for attention, as of Megatron-LM 2023.
-        training: ends in the cross entropy over `labels`, and attention weights are dropped out.
+        training: ends in the cross entropy over `labels`.
+        drops: attention weights are dropped out in training, as Megatron-LM's own default is.
     """
     # Attention is an operator from opset 23 on.
     b = GraphBuilder(f"megatron_{config.layers}x{config.width}", opset=23)
@@ -58,7 +60,7 @@ def megatron_gpt(
     x = b.add(embed(b, ids, words), table)
     for _ in range(config.layers):
         joint = b.linear(b.layer_norm(x), 3 * config.width)
-        mixed = _attention(b, config, joint, flash=flash, drops=training)
+        mixed = _attention(b, config, joint, flash=flash, drops=training and drops)
         x = b.add(b.linear(mixed, config.width), x)
         hidden = b.gelu(b.linear(b.layer_norm(x), config.hidden or 4 * config.width), approximate="tanh")
         x = b.add(b.linear(hidden, config.width), x)

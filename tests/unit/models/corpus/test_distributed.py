@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from predictor.models.corpus.distributed import (
+    DRAFT_COMMIT,
     IMPOSSIBLE_ROWS,
     JAX,
+    VTRAIN,
     _has_flash,
     _least_recompute,
+    _plan,
+    _recipe,
     is_usable,
 )
 from predictor.types import Recompute
+from predictor.units import MIB
 
 RECORD = {
     "row_id": "D1",
@@ -30,6 +35,15 @@ RECORD = {
     "micro_batch": "1",
     "tp": "1",
     "pp": "1",
+    "arch": "gpt",
+    "n_devices": "64",
+    "global_batch": "64",
+    "sharding": "DP",
+    "offload": "",
+    **dict.fromkeys(
+        ("ffn_hidden", "kv_heads", "head_dim", "vocab", "n_experts", "moe_topk", "moe_ffn_hidden"), ""
+    ),
+    **dict.fromkeys(("cp", "ep", "vpp", "fsdp_size"), ""),
 }
 
 
@@ -59,3 +73,24 @@ def test_rows_that_contradict_themselves_stay_out() -> None:
     assert is_usable(RECORD)
     assert {"D01651", "D00965", "D00907", "D00930"} == IMPOSSIBLE_ROWS
     assert not any(is_usable({**RECORD, "row_id": name}) for name in IMPOSSIBLE_ROWS)
+    assert not is_usable({**RECORD, "source_commit": DRAFT_COMMIT})
+
+
+def test_when_gradients_are_averaged_and_how_much_at_once() -> None:
+    beside, _ = _plan(RECORD, JAX)
+    assert beside.overlap
+    assert beside.bucket_bytes == 25 * MIB
+    t5x, _ = _plan({**RECORD, "framework": "JAX Rosetta T5X"}, JAX)
+    megatron, _ = _plan(RECORD, VTRAIN)
+    assert not t5x.overlap
+    assert not megatron.overlap
+    assert (t5x.bucket_bytes, megatron.bucket_bytes) == (130 * MIB, 10**9)
+
+
+def test_what_drops_out_and_whose_heads_have_a_size_of_their_own() -> None:
+    assert not _recipe(RECORD, JAX).drops
+    assert _recipe(RECORD, VTRAIN).drops
+    small = {**RECORD, "hidden": "512", "heads": "6"}
+    assert _recipe({**small, "arch": "t5"}, JAX).heads == 6
+    with pytest.raises(Exception, match="heads do not divide the width"):
+        _recipe(small, JAX)
