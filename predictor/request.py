@@ -15,7 +15,7 @@ from predictor.hardware.accounting import Accounting
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
 from predictor.releases import release_number
-from predictor.types import Layout, Mode, Optimizer, Precision, Runtime, Weights
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime, Trainer, Weights
 
 GraphSource: TypeAlias = str | os.PathLike[str] | bytes | Graph | ProgramSource
 """A path, ONNX bytes, a `sha256:...` id that the predictor has seen, a Graph, or a captured torch module
@@ -29,6 +29,7 @@ _CHOICES = {
     "runtime": Runtime,
     "layout": Layout,
     "weights": Weights,
+    "trainer": Trainer,
 }
 
 
@@ -53,6 +54,7 @@ class PredictionRequest:
         framework_version: release of torch that runs the job, e.g. `2.4`; empty is the newest that was
         measured.
         rank_jitter: spread of log time from rank to rank, 0 to 2; an iteration waits for the slowest rank.
+        trainer: whose modules run an eager training job; small models under a framework's wait for the host.
     """
 
     graph: GraphSource
@@ -73,6 +75,7 @@ class PredictionRequest:
     weights: Weights = Weights.FULL
     framework_version: str = ""
     rank_jitter: float = 0.0
+    trainer: Trainer = Trainer.AUTO
 
     def __post_init__(self) -> None:
         # Enumerations may arrive as text, and numbers as numpy's, from any face; parsed here once, so that
@@ -110,6 +113,12 @@ class PredictionRequest:
             )
         object.__setattr__(self, "dims", _dims(self.dims))
         object.__setattr__(self, "input_shapes", _input_shapes(self.input_shapes))
+
+    @property
+    def runs_framework(self) -> bool:
+        """Whether a training framework's modules run the job, and not torch's own."""
+        splits = self.trainer is Trainer.AUTO and self.plan.splits_graph
+        return splits or self.trainer is Trainer.MEGATRON
 
     @property
     def keeps_gradients(self) -> bool:

@@ -123,6 +123,18 @@ class CpKind(_Choice):
     ALL_TO_ALL = "all_to_all"
 
 
+class Trainer(_Choice):
+    """Whose modules run an eager training job: what the host does for each kernel, and how weights step.
+
+    TORCH: torch's own. MEGATRON: a training framework's, which run much Python per kernel and step in one
+    kernel. AUTO: a framework's where tensors, sequences or experts are split over ranks, else torch's.
+    """
+
+    AUTO = "auto"
+    TORCH = "torch"
+    MEGATRON = "megatron"
+
+
 class Layout(_Choice):
     """How image tensors lie in memory: channels before space, or channels last (torch's channels_last)."""
 

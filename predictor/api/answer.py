@@ -9,7 +9,7 @@ from predictor.api.requested import job_framework
 from predictor.compose.energy import EnergyCost, compose_energy, slowdown_under_cap
 from predictor.compose.memory import MemoryCost, compose_memory
 from predictor.compose.stragglers import with_stragglers
-from predictor.compose.time import ProgramCosts, TimeCost, compose_time
+from predictor.compose.time import ProgramCosts, TimeCost, compose_time, framework_launch_s
 from predictor.features.programs.work import Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.memory.peak import MemoryModel
@@ -40,6 +40,7 @@ def assemble(
         slowdown=slowdown_under_cap(
             program, costs, device, request.runtime, request.power_limit_w, power_model
         ),
+        launch_s=framework_launch_s(program, request.runtime) if request.runs_framework else None,
     )
     time = with_stragglers(time, plan.device_count, request.rank_jitter)
     framework = job_framework(request)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.compose.even_stages import even_ends, merged
-from predictor.compose.plan_cost import MicrobatchCosts, compose_plan, microbatch_costs, needs_framework
+from predictor.compose.plan_cost import MicrobatchCosts, compose_plan, microbatch_costs
 from predictor.compose.rank_costs import IntArray
 from predictor.compose.step_facts import op_copies, step_facts
 from predictor.compose.time import ProgramCosts
@@ -31,7 +31,7 @@ from predictor.models.corpus.distributed_graphs import Recipe, build
 from predictor.models.plans.exchange_curves import MODEL_NAME as EXCHANGES
 from predictor.models.plans.step_correction import StepFacts
 from predictor.request import PredictionRequest
-from predictor.types import Mode, Optimizer, Recompute, Runtime
+from predictor.types import Mode, Optimizer, Recompute, Runtime, Trainer
 
 if TYPE_CHECKING:
     from predictor.api.predictor import Predictor
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from predictor.models.bundle import Bundle
 
 _PRICING = ("op_time", "step_time", "kernel_time")
-_FORMULAS = 17
+_FORMULAS = 18
 """Raised whenever the composition itself changes, so that nothing composed before is read."""
 FOLDER = "composed"
 _LAYERS = 9
@@ -115,15 +115,15 @@ class Composer:
             runtime=row.runtime,
             plan=plan,
             cluster=row.cluster,
+            # Publishers that recompute do it in a framework (Megatron-DeepSpeed, LLM Foundry), split or not.
+            trainer=Trainer.AUTO if plan.recompute is Recompute.NONE else Trainer.MEGATRON,
         )
         _, rank = self._predictor._rank(request, needs_graph=True)
         device, wide = find_device(row.device), rank.program
         rank = replace(rank, program=with_narrow_products(wide, row.narrow))
-        # Publishers that recompute do it in a framework (Megatron-DeepSpeed, LLM Foundry), split or not.
-        framework = needs_framework(plan) or plan.recompute is not Recompute.NONE
-        costs = self._predictor._priced(rank.program, device, request, framework=framework)
+        costs = self._predictor._priced(rank.program, device, request)
         if row.narrow and row.runtime is Runtime.EAGER:
-            wide_costs = self._predictor._priced(wide, device, request, framework=framework)
+            wide_costs = self._predictor._priced(wide, device, request)
             costs = _with_attention(rank.program, costs, wide, wide_costs)
         found = microbatch_costs(
             rank,
@@ -132,7 +132,7 @@ class Composer:
             plan=plan,
             cluster=cluster,
             device=device,
-            framework=framework,
+            framework=request.runs_framework,
         )
         rows = None
         if few.left_out:

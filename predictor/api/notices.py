@@ -10,11 +10,14 @@ from predictor.hardware.catalog import normalize_name
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.power.board_power import limit_w
 from predictor.request import PredictionRequest
-from predictor.types import SURELY_FITS, Mode, Notice, Runtime
+from predictor.types import SURELY_FITS, Mode, Notice, Runtime, Trainer
 from predictor.units import format_bytes
 
 NOTABLE_FRACTION = 0.02
 """Shares of the time below this are not worth a warning."""
+
+_NOTABLE_WAIT = 0.1
+"""Share of the time that waits for the host of a framework which nobody named."""
 
 _UNMEASURED_RUNTIMES = frozenset({Runtime.ONNXRUNTIME, Runtime.TENSORRT})
 
@@ -56,6 +59,17 @@ def notices(
             )
         )
     found += _extrapolations(request, time, memory, energy, device)
+    waits = time.breakdown_s["host_launch"] / time.iteration.value if time.iteration.value else 0.0
+    trains_eagerly = request.mode is Mode.TRAIN and request.runtime is Runtime.EAGER
+    assumed = request.trainer is Trainer.AUTO and request.runs_framework
+    if assumed and trains_eagerly and waits > _NOTABLE_WAIT:
+        found.append(
+            Notice(
+                "TRAINER_ASSUMED",
+                f"{_percent(waits)} of the time waits for the host, as Megatron-LM's modules make it; "
+                "--trainer torch prices torch's own",
+            )
+        )
     if not memory.fits:
         found.append(
             Notice(

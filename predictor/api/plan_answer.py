@@ -77,6 +77,7 @@ class Pricing:
             cluster=resolved.cluster,
             device=resolved.device,
             slowdown=slowdown,
+            framework=request.runs_framework,
         )
 
     def answer(self, resolved: Resolved, bundle_id: str) -> Prediction:

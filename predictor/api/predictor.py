@@ -38,7 +38,7 @@ from predictor.compose.calibrated import calibrated_costs
 from predictor.compose.energy import program_profile
 from predictor.compose.exchange_sources import exchange_rows
 from predictor.compose.footprint import footprint
-from predictor.compose.plan_cost import is_plain, needs_framework
+from predictor.compose.plan_cost import is_plain
 from predictor.compose.time import ProgramCosts, price_program
 from predictor.errors import InvalidGraph, InvalidRequest, PerfcastError
 from predictor.features.graph import Graph
@@ -373,7 +373,7 @@ class Predictor(SplitTables):
         cluster = self._cluster(request, device)
         program_key, rank = self._rank(request, needs_graph=needs_graph)
         costs = self._costs.get_or(
-            (program_key, _device_key(device), request.framework_version, needs_framework(request.plan)),
+            (program_key, _device_key(device), request.framework_version, request.runs_framework),
             lambda: self._priced(rank.program, device, request),
         )
         if not costs.time_s.any():
@@ -387,17 +387,15 @@ class Predictor(SplitTables):
         cluster = requested_cluster(request, device)
         return None if cluster is None else self.links.measured(cluster, request.runtime)
 
-    def _priced(
-        self,
-        program: Program,
-        device: DeviceSpec,
-        request: PredictionRequest,
-        *,
-        framework: bool | None = None,
-    ) -> ProgramCosts:
-        """`framework`: as in `microbatch_costs`."""
-        job, fused = job_context(request), needs_framework(request.plan) if framework is None else framework
-        costs = price_program(program, device, self._op_time, self._step_time, job, fused_optimizer=fused)
+    def _priced(self, program: Program, device: DeviceSpec, request: PredictionRequest) -> ProgramCosts:
+        costs = price_program(
+            program,
+            device,
+            self._op_time,
+            self._step_time,
+            job_context(request),
+            fused_optimizer=request.runs_framework,
+        )
         for calibration in self._calibrations:
             if calibration.is_of(device):
                 return calibrated_costs(program, costs, calibration, request.runtime)
@@ -431,6 +429,7 @@ class Predictor(SplitTables):
             job_key(request),
             request.framework_version,
             request.rank_jitter,
+            request.trainer,
             request.plan,
             cluster,
             request.power_limit_w,

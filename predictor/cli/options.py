@@ -104,6 +104,15 @@ WeightsOption: TypeAlias = Annotated[
         rich_help_panel=_JOB,
     ),
 ]
+TrainerOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--trainer",
+        metavar="auto|torch|megatron",
+        help="Whose modules train eagerly; auto is a framework's where --tp, --cp or --ep split the model.",
+        rich_help_panel=_JOB,
+    ),
+]
 TorchOption: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -209,6 +218,7 @@ class UnplannedJobFlags:
     runtime: RuntimeOption = "eager"
     layout: LayoutOption = "nchw"
     weights: WeightsOption = "full"
+    trainer: TrainerOption = "auto"
     torch: TorchOption = ""
     dim: Dims = field(default_factory=list)
     input_shape: InputShapes = field(default_factory=list)
@@ -228,7 +238,7 @@ class UnplannedJobFlags:
     ) -> PredictionRequest:
         """The request they spell. Raises PerfcastError on values, a usage error on malformed pairs."""
         from predictor.request import PredictionRequest
-        from predictor.types import Layout, Mode, Optimizer, Precision, Runtime, Weights
+        from predictor.types import Layout, Mode, Optimizer, Precision, Runtime, Trainer, Weights
 
         return PredictionRequest(
             graph=graph,
@@ -240,6 +250,7 @@ class UnplannedJobFlags:
             runtime=Runtime.parse(self.runtime),
             layout=Layout.parse(self.layout),
             weights=Weights.parse(self.weights),
+            trainer=Trainer.parse(self.trainer),
             framework_version=self.torch,
             dims=parse_dims(self.dim),
             input_shapes=parse_shapes(self.input_shape),

@@ -22,6 +22,7 @@ from predictor.types import (
     Layout,
     Mode,
     Prediction,
+    Trainer,
     Weights,
 )
 from predictor.units import format_quantity
@@ -136,6 +137,7 @@ def job_words(request: PredictionRequest, *, batch: int | None = None, precision
     facts.append(request.runtime.value)
     facts += [f"weights {request.weights.value}"] if request.weights is not Weights.FULL else []
     facts += [request.layout.value] if request.layout is not Layout.NCHW else []
+    facts += [f"trainer {request.trainer.value}"] if request.trainer is not Trainer.AUTO else []
     facts += [f"torch {request.framework_version}"] if request.framework_version else []
     facts += [f"cap {request.power_limit_w:g} W"] if request.power_limit_w is not None else []
     facts += [f"jitter {request.rank_jitter:g}"] if request.rank_jitter else []

@@ -11,11 +11,11 @@ from predictor.compose.plan_time import PlanTime, plan_time
 from predictor.compose.rank_costs import RankCosts, rank_costs
 from predictor.compose.time import (
     ANALYTIC_LOG_SPREAD,
-    TRAINER_LAUNCH_S,
     ProgramCosts,
     TimeCost,
     compose_time,
     exchange_log_spread,
+    framework_launch_s,
 )
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.power.board_power import PowerModel
@@ -41,14 +41,6 @@ def is_plain(plan: Plan) -> bool:
     )
 
 
-def needs_framework(plan: Plan) -> bool:
-    """True for plans that split layers: a framework's modules do, torch's own do not.
-
-    Such frameworks bring fused optimizers, and launch slowly. torch.utils.checkpoint recomputes without.
-    """
-    return plan.splits_graph
-
-
 @dataclass(frozen=True, slots=True)
 class MicrobatchCosts:
     """One microbatch of one rank.
@@ -70,15 +62,14 @@ def microbatch_costs(
     cluster: ClusterSpec | None,
     device: DeviceSpec | None = None,
     slowdown: float = 1.0,
-    framework: bool | None = None,
+    framework: bool,
 ) -> MicrobatchCosts:
     """Costs of one microbatch; launch gaps stretch all kernels evenly.
 
     Args:
-        framework: whether a training framework runs the job; by default where the plan needs one.
+        framework: whether a training framework runs the job (`PredictionRequest.runs_framework`).
     """
-    framework = needs_framework(plan) if framework is None else framework
-    trains = bool(rank.program.gradients) and runtime is Runtime.EAGER and framework
+    launch_s = framework_launch_s(rank.program, runtime) if framework else None
     alone = compose_time(
         rank.program,
         costs,
@@ -86,7 +77,7 @@ def microbatch_costs(
         plan=Plan(),
         cluster=None,
         slowdown=slowdown,
-        launch_s=TRAINER_LAUNCH_S if trains else None,
+        launch_s=launch_s,
     )
     kernels = sum(alone.breakdown_s[name] for name in _KERNEL_PARTS)
     stretch = alone.iteration.value / kernels if kernels else 1.0
@@ -97,7 +88,7 @@ def microbatch_costs(
         # Autograd reads both and writes the sum; compiled jobs add within the products.
         adding = 3 / (_ADDING_RATE * device.memory_bytes_per_s)
     exchange_s = sum(float(values.sum()) for values in columns.exchange_s.values())
-    if trains and stretch > 1 and exchange_s:
+    if launch_s is not None and stretch > 1 and exchange_s:
         # The host launches ahead while ranks exchange.
         stretch = max(1.0, stretch - exchange_s / kernels)
         columns = rank_costs(rank, costs.time_s * slowdown, stretch, plan, cluster, host)

@@ -164,6 +164,11 @@ def _corrected(costs: OpCosts, step: StepCosts) -> OpCosts:
     return replace(costs, time_s=step.time_s, source=source, out_of_range=seen, unmeasured=seen)
 
 
+def framework_launch_s(program: Program, runtime: Runtime) -> float | None:
+    """Host time per kernel of a job that a training framework runs; None where it is the runtime's own."""
+    return TRAINER_LAUNCH_S if program.gradients and runtime is Runtime.EAGER else None
+
+
 def compose_time(
     program: Program,
     costs: ProgramCosts,

@@ -15,6 +15,13 @@ class Layout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LAYOUT_NCHW: _ClassVar[Layout]
     LAYOUT_NHWC: _ClassVar[Layout]
 
+class Trainer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRAINER_UNSPECIFIED: _ClassVar[Trainer]
+    TRAINER_AUTO: _ClassVar[Trainer]
+    TRAINER_TORCH: _ClassVar[Trainer]
+    TRAINER_MEGATRON: _ClassVar[Trainer]
+
 class Weights(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WEIGHTS_UNSPECIFIED: _ClassVar[Weights]
@@ -92,6 +99,10 @@ class CpKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 LAYOUT_UNSPECIFIED: Layout
 LAYOUT_NCHW: Layout
 LAYOUT_NHWC: Layout
+TRAINER_UNSPECIFIED: Trainer
+TRAINER_AUTO: Trainer
+TRAINER_TORCH: Trainer
+TRAINER_MEGATRON: Trainer
 WEIGHTS_UNSPECIFIED: Weights
 WEIGHTS_FULL: Weights
 WEIGHTS_INT8: Weights
@@ -246,7 +257,7 @@ class Accounting(_message.Message):
     def __init__(self, site_id: _Optional[str] = ..., site: _Optional[_Union[Site, _Mapping]] = ..., year: _Optional[int] = ..., kind: _Optional[str] = ..., start_hour: _Optional[float] = ..., hours: _Optional[float] = ..., pue: _Optional[float] = ..., usd_per_device_hour: _Optional[float] = ..., instance: _Optional[str] = ..., spot: bool = ..., embodied_kg_per_device: _Optional[float] = ..., lifetime_years: _Optional[float] = ..., boards_only: bool = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("graph", "device_id", "device_spec", "batch", "mode", "precision", "optimizer", "runtime", "dims", "input_shapes", "plan", "cluster_id", "cluster_spec", "power_limit_w", "strict", "layout", "framework_version", "accounting", "rank_jitter", "weights")
+    __slots__ = ("graph", "device_id", "device_spec", "batch", "mode", "precision", "optimizer", "runtime", "dims", "input_shapes", "plan", "cluster_id", "cluster_spec", "power_limit_w", "strict", "layout", "framework_version", "accounting", "rank_jitter", "weights", "trainer")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -281,6 +292,7 @@ class Candidate(_message.Message):
     ACCOUNTING_FIELD_NUMBER: _ClassVar[int]
     RANK_JITTER_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.GraphRef
     device_id: str
     device_spec: _hardware_pb2.DeviceSpec
@@ -301,4 +313,5 @@ class Candidate(_message.Message):
     accounting: Accounting
     rank_jitter: float
     weights: Weights
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.GraphRef, _Mapping]] = ..., device_id: _Optional[str] = ..., device_spec: _Optional[_Union[_hardware_pb2.DeviceSpec, _Mapping]] = ..., batch: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., precision: _Optional[_Union[Precision, str]] = ..., optimizer: _Optional[_Union[Optimizer, str]] = ..., runtime: _Optional[_Union[Runtime, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., input_shapes: _Optional[_Mapping[str, _graph_pb2.TensorShape]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., cluster_id: _Optional[str] = ..., cluster_spec: _Optional[_Union[_hardware_pb2.ClusterSpec, _Mapping]] = ..., power_limit_w: _Optional[float] = ..., strict: bool = ..., layout: _Optional[_Union[Layout, str]] = ..., framework_version: _Optional[str] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ..., rank_jitter: _Optional[float] = ..., weights: _Optional[_Union[Weights, str]] = ...) -> None: ...
+    trainer: Trainer
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.GraphRef, _Mapping]] = ..., device_id: _Optional[str] = ..., device_spec: _Optional[_Union[_hardware_pb2.DeviceSpec, _Mapping]] = ..., batch: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., precision: _Optional[_Union[Precision, str]] = ..., optimizer: _Optional[_Union[Optimizer, str]] = ..., runtime: _Optional[_Union[Runtime, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., input_shapes: _Optional[_Mapping[str, _graph_pb2.TensorShape]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., cluster_id: _Optional[str] = ..., cluster_spec: _Optional[_Union[_hardware_pb2.ClusterSpec, _Mapping]] = ..., power_limit_w: _Optional[float] = ..., strict: bool = ..., layout: _Optional[_Union[Layout, str]] = ..., framework_version: _Optional[str] = ..., accounting: _Optional[_Union[Accounting, _Mapping]] = ..., rank_jitter: _Optional[float] = ..., weights: _Optional[_Union[Weights, str]] = ..., trainer: _Optional[_Union[Trainer, str]] = ...) -> None: ...

@@ -11,7 +11,7 @@ from predictor.errors import InvalidRequest, UnknownGraph, UnknownName
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.parallel.plan import Plan
 from predictor.request import PredictionRequest
-from predictor.types import Layout, Mode, Optimizer, Precision, Runtime, Weights
+from predictor.types import Layout, Mode, Optimizer, Precision, Runtime, Trainer, Weights
 from predictor.v1 import candidate_pb2 as pb
 from predictor.v1 import graph_pb2
 from predictor.wire.accounting import accounting_from_proto, accounting_to_proto
@@ -37,6 +37,7 @@ _CHOICES: Mapping[str, _ChoiceMap] = {
     "runtime": _numbers(Runtime, "RUNTIME", dict(pb.Runtime.items())),
     "layout": _numbers(Layout, "LAYOUT", dict(pb.Layout.items())),
     "weights": _numbers(Weights, "WEIGHTS", dict(pb.Weights.items())),
+    "trainer": _numbers(Trainer, "TRAINER", dict(pb.Trainer.items())),
 }
 _ENUM_NUMBERS: Mapping[str, Mapping[StrEnum, int]] = {
     name: {member: number for number, member in choices.items()} for name, choices in _CHOICES.items()

@@ -21,7 +21,7 @@ from predictor.hardware.spec import ClusterSpec
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import rank_program
 from predictor.request import PredictionRequest
-from predictor.types import Mode, Optimizer, Precision, Prediction, Runtime, Schedule
+from predictor.types import Mode, Optimizer, Precision, Prediction, Runtime, Schedule, Trainer
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 CLUSTER = "dgx-a100-80gb"
@@ -76,7 +76,7 @@ def columns_of(predictor: Predictor, plan: Plan, batch: int = 4, mode: Mode = Mo
     """(costs of a microbatch of GPT-2, cluster)"""
     found = request(batch=batch * plan.dp * plan.microbatches)
     resolved = predictor._resolve(replace(found, plan=plan, mode=mode))
-    rank = resolved.rank
+    rank, framework = resolved.rank, resolved.request.runs_framework
     if rank.graph is None:
         graph = read_graph(EXAMPLES / "gpt2.onnx", batch=batch)
         rank = rank_program(
@@ -87,7 +87,31 @@ def columns_of(predictor: Predictor, plan: Plan, batch: int = 4, mode: Mode = Mo
             optimizer=Optimizer.ADAMW,
             runtime=Runtime.EAGER,
         )
-    return microbatch_costs(rank, resolved.costs, runtime=Runtime.EAGER, plan=plan, cluster=resolved.cluster)
+    return microbatch_costs(
+        rank,
+        resolved.costs,
+        runtime=Runtime.EAGER,
+        plan=plan,
+        cluster=resolved.cluster,
+        framework=framework,
+    )
+
+
+def test_small_models_wait_for_the_host_of_the_trainer_that_runs_them(predictor: Predictor) -> None:
+    split, plain = request(batch=2, tp=2), request(batch=2)
+    waits = {
+        (asked.plan.tp, trainer): predictor.predict(replace(asked, trainer=trainer))
+        for asked in (split, plain)
+        for trainer in Trainer
+    }
+    host = {key: answer.time_breakdown_s["host_launch"] for key, answer in waits.items()}
+    assert host[2, Trainer.AUTO] == host[2, Trainer.MEGATRON] > 5 * host[2, Trainer.TORCH]
+    assert host[1, Trainer.AUTO] == host[1, Trainer.TORCH] < host[1, Trainer.MEGATRON] / 5
+    told = {key for key, answer in waits.items() if "TRAINER_ASSUMED" in {n.code for n in answer.warnings}}
+    assert told == {(2, Trainer.AUTO)}
+    assert waits[1, Trainer.MEGATRON].time_breakdown_s["optimizer"] != pytest.approx(
+        waits[1, Trainer.TORCH].time_breakdown_s["optimizer"]
+    )
 
 
 @pytest.mark.parametrize("dp", [1, 4, 16])

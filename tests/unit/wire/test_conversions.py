@@ -31,6 +31,7 @@ from predictor.types import (
     Recompute,
     Runtime,
     Schedule,
+    Trainer,
     Weights,
 )
 from predictor.v1 import candidate_pb2 as pb
@@ -97,6 +98,7 @@ _requests = st.builds(
     plan=_plans,
     cluster=st.none() | st.sampled_from(["dgx-a100-80gb:4"]),
     layout=st.sampled_from(list(Layout)),
+    trainer=st.sampled_from(list(Trainer)),
     framework_version=st.sampled_from(["", "1.10", "2.4.1"]),
     power_limit_w=st.none() | st.floats(1e-3, 1e4),
     strict=st.booleans(),
