@@ -18,6 +18,7 @@ from predictor.checks import whole_number
 from predictor.errors import InvalidRequest, UnknownName
 from predictor.features.dtype import DType
 from predictor.features.graph import Attribute, Graph, Node, Value
+from predictor.features.ops.attention import FUSED
 from predictor.types import Notice
 
 ROLES = ("q", "k", "v", "o", "mlp", "head")
@@ -46,7 +47,6 @@ _PASSED = frozenset(
         *("LayerNormalization", "Pow", "Sqrt", "ReduceMean", "Reciprocal", "Softmax"),
     }
 )
-_ATTENTIONS = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def _attention_input(graph: Graph, node: Node, products: Mapping[int, Node]) -> 
         name = todo.pop()
         for index in graph.consumers.get(name, ()):
             reader = graph.nodes[index]
-            if reader.op_type in _ATTENTIONS:
+            if (reader.domain, reader.op_type) in FUSED:
                 places = [place for place, read in enumerate(reader.inputs[:3]) if read == name]
                 reached.update("qkv"[place] for place in places)
             elif reader.op_type in _PASSED and index not in products:
@@ -221,7 +221,7 @@ def _comes_from_attention(graph: Graph, node: Node) -> bool:
         if index is None:
             return False
         before = graph.nodes[index]
-        if before.op_type in _ATTENTIONS:
+        if (before.domain, before.op_type) in FUSED:
             return True
         if before.op_type not in ("Reshape", "Transpose", "Contiguous", "Dropout"):
             return False

@@ -15,6 +15,16 @@ from predictor.features.programs.op_view import OpView, element_bits
 from predictor.features.programs.rules import BACKWARD_RULES, WORK_RULES, Backward
 from predictor.features.programs.work import AttentionShape, Family, OpWork, Phase
 
+FUSED = frozenset(
+    {
+        ("perfcast", "Attention"),
+        ("", "Attention"),
+        ("com.microsoft", "MultiHeadAttention"),
+        ("com.microsoft", "GroupQueryAttention"),
+    }
+)
+"""(domain, op type) of attention in one kernel on (query, key, value)."""
+
 # Per score: scale, maximum, subtract, exp, sum, divide; backward: exp again, two products, a sum, a
 # difference.
 _FORWARD_FLOPS = 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from predictor.features.graph import Attribute, Node
+from predictor.features.ops.attention import FUSED
 from predictor.features.programs.op_view import OpView
 from predictor.parallel.sharding.layout import Split, is_exact
 from predictor.parallel.sharding.registry import SHARD_RULES, Axis, along
@@ -16,19 +17,9 @@ _HEADS = ("heads", "q_num_heads", "num_heads")
 _KEY_HEADS = ("kv_heads", "kv_num_heads")
 
 
-_FUSED = frozenset(
-    {
-        ("perfcast", "Attention"),
-        ("", "Attention"),
-        ("com.microsoft", "MultiHeadAttention"),
-        ("com.microsoft", "GroupQueryAttention"),
-    }
-)
-
-
 def keys_and_values(node: Node) -> tuple[str, ...]:
     """What a fused attention reads as keys and values; nothing for any other node."""
-    return node.inputs[_KEY : _VALUE + 1] if (node.domain, node.op_type) in _FUSED else ()
+    return node.inputs[_KEY : _VALUE + 1] if (node.domain, node.op_type) in FUSED else ()
 
 
 def _count(op: OpView, names: tuple[str, ...]) -> int:
