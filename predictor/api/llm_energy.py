@@ -24,20 +24,20 @@ def find_llm(model: str | os.PathLike[str] | Mapping[str, Any]) -> LlmShape:
 
     Raises InvalidInput when a file is no JSON object, InvalidRequest when a field is missing.
     """
+    fields = llm_fields(model)
+    return published_shapes()[fields] if isinstance(fields, str) else llm_shape(fields)
+
+
+def llm_fields(model: str | os.PathLike[str] | Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """A published name as it is, else the fields of a `config.json`. Raises InvalidInput as `find_llm`."""
     if isinstance(model, Mapping):
-        return llm_shape(model)
-    known = published_shapes().get(str(model))
-    return known if known is not None else llm_shape(_read_config(Path(model)))
+        return model
+    return str(model) if str(model) in published_shapes() else _read_config(Path(model))
 
 
-def weight_method(model: str | os.PathLike[str]) -> str:
-    """How a `config.json` says that weights are stored (`fp8`, `mxfp4` ...); "" where it does not.
-
-    Raises as `find_llm`.
-    """
-    if str(model) in published_shapes():
-        return ""
-    stored = _read_config(Path(model)).get("quantization_config")
+def weight_method(fields: str | Mapping[str, Any]) -> str:
+    """How `llm_fields` say that weights are stored (`fp8`, `mxfp4` ...); "" where they do not."""
+    stored = None if isinstance(fields, str) else fields.get("quantization_config")
     return str(stored.get("quant_method") or "few bits") if isinstance(stored, Mapping) else ""
 
 

@@ -37,18 +37,19 @@ def llm_energy(
 ) -> None:
     """Energy of serving a decoder in batches (vLLM, steady state); boards alone, no host."""
     from predictor.api.llm_energy import llm_energy as predict
-    from predictor.api.llm_energy import weight_method
+    from predictor.api.llm_energy import llm_fields, weight_method
     from predictor.cli.console import warn
     from predictor.cli.output import write_json
 
-    if weight_bits == _FULL and (method := weight_method(model)):
+    fields = llm_fields(model)
+    if weight_bits == _FULL and (method := weight_method(fields)):
         warn(
             f"weights are counted in 16 bits, not as quantization_config ({method}) says; "
             "--weight-bits 8 counts them in FP8"
         )
 
     found = predict(
-        model,
+        fields,
         opt.read_device(device),
         batch=batch,
         prompt_tokens=prompt,
