@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from predictor.compose.interval import log_interval
-from predictor.compose.memory import MemoryCost, stage_memory_cost
+from predictor.compose.memory import MemoryCost, corrected_as, stage_memory_cost
 from predictor.compose.mixed_stages import mixed_columns, mixed_ends
 from predictor.compose.plan_cost import compose_plan
 from predictor.compose.plan_time import plan_time
@@ -96,7 +96,9 @@ def mixed_pipeline(
     )
     time = with_stragglers(time, plan.device_count, request.rank_jitter)
     rank = resolved[0].rank
-    memories = stage_memories(RankMemory(rank), ends, plan, training=training)
+    memories, seen = (
+        stage_memories(RankMemory(rank), ends, each, training=training) for each in (plan, corrected_as(plan))
+    )
     begins = [0, *ends[:-1].tolist()]
     stages = tuple(
         MixedStage(
@@ -104,7 +106,13 @@ def mixed_pipeline(
             pieces=(begins[index], int(ends[index])),
             busy_s=float(found.busy_s[index]),
             peak=stage_memory_cost(
-                rank.program, each.device, plan, predictor._pricing.memory, memories[index], training=training
+                rank.program,
+                each.device,
+                plan,
+                predictor._pricing.memory,
+                memories[index],
+                seen[index],
+                training=training,
             ),
         )
         for index, each in enumerate(resolved)

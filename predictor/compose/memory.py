@@ -104,12 +104,21 @@ def compose_memory(
         chance = model.chance_to_run(program, device, capacity, plan.dp, framework, forward)
         return cost if chance is None else replace(cost, fits=chance > 0.5, fit_probability=chance)
     training = trains(program)
-    stage = worst_stage(
-        stage_memories(
-            memory, [memory.pieces] if ends is None else ends, plan, training=training, buffers=buffers
-        )
+    cuts = [memory.pieces] if ends is None else ends
+    stage, seen = (
+        worst_stage(stage_memories(memory, cuts, each, training=training, buffers=buffers))
+        for each in (plan, corrected_as(plan))
     )
-    return stage_memory_cost(program, device, plan, model, stage, training=training)
+    return stage_memory_cost(program, device, plan, model, stage, seen, training=training)
+
+
+def corrected_as(plan: Plan) -> Plan:
+    """The plan whose correction a plan takes: ZeRO-1's for ZeRO-2, of which six measured jobs are known.
+
+    The two differ in what is left of gradients, which is in their tensors; trees that saw hardly any such job
+    made some need more than without.
+    """
+    return replace(plan, zero=1) if plan.shared == 2 else plan
 
 
 def stage_memory_cost(
@@ -118,11 +127,15 @@ def stage_memory_cost(
     plan: Plan,
     model: MemoryModel,
     stage: StageMemory,
+    seen: StageMemory,
     *,
     training: bool,
 ) -> MemoryCost:
-    """Memory of a device that runs `stage` of a plan; arguments as those of `compose_memory`."""
-    job = stage_job(stage, plan, device, half=_is_half(program)) if training else None
+    """Memory of a device that runs `stage` of a plan; other arguments as those of `compose_memory`.
+
+    `seen` is the stage under `corrected_as(plan)`.
+    """
+    job = stage_job(seen, corrected_as(plan), device, half=_is_half(program)) if training else None
     estimate = model.predict_stage(program, device, stage.lines, communicators(plan), job)
     return _cost(estimate, usable_bytes(device), stage)
 

@@ -312,10 +312,11 @@ def _visiting(
     chunk: _Chunk, weights: StageWeights, part: slice, forward: bool, new_share: float
 ) -> tuple[FloatArray, FloatArray, float]:
     """(steps,) gathered weights and gradients in those steps, and gradients that are there throughout."""
-    gathered = weights.gathered[chunk.piece[part]]
+    gathered, whole = weights.gathered[chunk.piece[part]], weights.whole_gradients[chunk.piece[part]]
     if weights.grows:
-        return gathered, chunk.gradients[part], 0.0
-    whole = weights.whole_gradients[chunk.piece[part]]
+        made = chunk.gradients[part]
+        running = np.minimum(made, whole)
+        return gathered, running + weights.kept * (made - running), 0.0
     if forward:
         return gathered, np.zeros(len(whole)), weights.gradients
     return gathered, np.maximum(whole, new_share * chunk.new_gradients[part]), weights.gradients

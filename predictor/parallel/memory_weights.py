@@ -1,7 +1,7 @@
 """What the ranks of each pipeline stage hold of weights, gradients and optimizer state under a plan.
 
     zero 1      optimizer state is cut into shards
-    zero 2      gradients too: a rank keeps its shard, and what is being reduced
+    zero 2      gradients too: a rank keeps its shard of those reduced, and the piece's whose backward runs
     zero 3      weights too: a rank keeps its shard, and gathers each layer's for as long as it computes
 
 Layers are the repeated pieces of the graph; all else (embeddings, head) is gathered throughout, as FSDP's
@@ -105,6 +105,7 @@ class StageWeights:
             are not yet reduced while its backward runs; 0 where `gradients` has them.
         buffers: what gradients and weights travel in.
         grows: gradients come into being while backward runs (the first microbatch of a plain job).
+        kept: share of a gradient that stays once its piece is reduced.
     """
 
     weights: float
@@ -114,6 +115,7 @@ class StageWeights:
     whole_gradients: FloatArray
     buffers: float
     grows: bool
+    kept: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +192,8 @@ def stage_weights(
         gathered=gathered,
         whole_gradients=whole_gradients,
         buffers=sent,
-        grows=plan.microbatches == 1
-        and plan.shared < 2
-        and not buffers.resident
-        and Offload.OPTIMIZER not in plan.offload,
+        grows=plan.microbatches == 1 and not buffers.resident and Offload.OPTIMIZER not in plan.offload,
+        kept=float(gradients.sum() / whole[1].sum()) if whole[1].any() else 1.0,
     )
 
 

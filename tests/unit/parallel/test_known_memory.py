@@ -165,6 +165,27 @@ def test_zero_3_can_use_more_than_zero_2(predictor: Predictor) -> None:
     assert peak(16, 8, 3) < peak(16, 8, 2)
 
 
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("dp", [2, 4])
+@pytest.mark.parametrize("sequence", [8, 64])
+def test_zero_2_never_needs_more_than_zero_1(
+    predictor: Predictor, dp: int, sequence: int, microbatches: int
+) -> None:
+    graph = from_config({**CONFIG, "n_layer": 4}, sequence=sequence)
+    batch = dp * microbatches
+    asked = PredictionRequest(graph, "a100-sxm-80gb", batch, Mode.TRAIN, Precision.BF16, Optimizer.ADAM)
+    found = [
+        predictor.memory(replace(asked, plan=Plan(dp=dp, zero=zero, microbatches=microbatches)))
+        for zero in (1, 2)
+    ]
+    tensors = [cost.stage.peak_bytes for cost in found if cost.stage is not None]
+    assert tensors[1] <= tensors[0]
+    assert found[1].device_peak.value <= found[0].device_peak.value
+    # All gradients are there at once in the end, but for those of which others keep the shards.
+    if (sequence, microbatches) == (8, 1):
+        assert tensors[1] < 0.9 * tensors[0]
+
+
 def test_a_process_with_a_tiny_tensor_holds_a_context(predictor: Predictor) -> None:
     b = GraphBuilder()
     graph = b.build([b.relu(b.linear(b.input("x", (1, 8)), 8))])
