@@ -28,6 +28,7 @@ def lower(
     layout: Layout = Layout.NCHW,
     release: float = 0.0,
     weights: Weights = Weights.FULL,
+    narrow_norms: bool = False,
     split: Callable[[Graph], Graph] | None = None,
 ) -> Graph:
     """Recognises blocks, applies the numeric policy, then groups what a compiler or an engine fuses.
@@ -38,8 +39,8 @@ def lower(
 
     Autocast decides operator by operator, so it must see blocks (a GELU spelled with Pow is no Pow) but no
     groups. So must `split`, which makes the graph of one rank of a plan (predictor.parallel.sharding): what
-    ranks exchange, no compiler fuses. `release` of torch, as major + minor / 100, is that of the compiler; 0
-    is the newest.
+    ranks exchange, no compiler fuses. `release` of torch, as major + minor / 100, is what
+    `release_of_lowering` gives; 0 is the newest. `narrow_norms` is as `apply_precision` takes it.
     """
     engine = ENGINES.get(runtime)
     if engine is not None and training:
@@ -55,6 +56,7 @@ def lower(
         layout=layout,
         release=release,
         weights=weights,
+        narrow_norms=narrow_norms,
     )
     graph = replace(graph, nodes=tuple(_with_lowered_body(node, inner) for node in graph.nodes))
     if not training:
@@ -63,7 +65,8 @@ def lower(
         graph = fuse_quantised(graph)
     if runtime is Runtime.COMPILED and lays_images_last(graph, training=training):
         layout = Layout.NHWC
-    typed = apply_precision(store_weights(recognise(graph, runtime, layout, release), weights), precision)
+    recognised = store_weights(recognise(graph, runtime, layout, release), weights)
+    typed = apply_precision(recognised, precision, narrow_norms=narrow_norms)
     if split is not None:
         typed = split(typed)
     if engine is not None:

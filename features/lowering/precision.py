@@ -79,11 +79,20 @@ _LIKE_FIRST = frozenset(
 )
 
 
-def apply_precision(graph: Graph, precision: Precision) -> Graph:
-    """`graph` with the types of a job of that precision; FP32 and TF32 (a rate) change nothing."""
+# What timm's `fast_norm` (since 0.6.8) takes out of autocast's hands.
+_NARROW_NORMS = frozenset({"LayerNormalization", "GroupNormalization"})
+
+
+def apply_precision(graph: Graph, precision: Precision, *, narrow_norms: bool = False) -> Graph:
+    """`graph` with the types of a job of that precision; FP32 and TF32 (a rate) change nothing.
+
+    `narrow_norms`: layer and group norms run in 16 bits under autocast, as some libraries make them.
+    """
     if precision in _UNIFORM:
         return _uniform(graph, _UNIFORM[precision])
-    return _autocast(graph) if precision is Precision.AMP else graph
+    if precision is not Precision.AMP:
+        return graph
+    return _autocast(graph, _LOW | _NARROW_NORMS if narrow_norms else _LOW)
 
 
 def _uniform(graph: Graph, target: DType) -> Graph:
@@ -102,7 +111,7 @@ def _is_wide(dtype: DType) -> bool:
     return dtype in (DType.FLOAT32, DType.FLOAT64)
 
 
-def _autocast(graph: Graph) -> Graph:
+def _autocast(graph: Graph, low: frozenset[str]) -> Graph:
     values = dict(graph.values)
     nodes: list[Node] = []
     cached: dict[str, str] = {}
@@ -129,7 +138,8 @@ def _autocast(graph: Graph) -> Graph:
         return result
 
     for node in graph.nodes:
-        target = _copy_type(graph, node) if node.op_type == "Contiguous" else _run_type(node)
+        copies = node.op_type == "Contiguous"
+        target = _copy_type(graph, node, low) if copies else _run_type(node, low)
         if target is not None:
             node = replace(node, inputs=tuple(cast(name, target, node) for name in node.inputs))
         operands = [values[name].dtype for name in node.inputs if is_operand(name)]
@@ -145,17 +155,17 @@ def _is_plain(dtype: DType) -> bool:
     return dtype in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
-def _run_type(node: Node) -> DType | None:
+def _run_type(node: Node, low: frozenset[str]) -> DType | None:
     """The type that autocast asks for, None where it does not interfere."""
-    if node.op_type in _LOW:
+    if node.op_type in low:
         return _AUTOCAST
     return DType.FLOAT32 if node.op_type in _WIDE else None
 
 
-def _copy_type(graph: Graph, node: Node) -> DType | None:
+def _copy_type(graph: Graph, node: Node, low: frozenset[str]) -> DType | None:
     """A copy made for a kernel comes after the cast for it: casts keep strides, and autocast comes first."""
     readers = [graph.nodes[index] for name in node.outputs for index in graph.consumers.get(name, ())]
-    wanted = {_run_type(reader) for reader in readers}
+    wanted = {_run_type(reader, low) for reader in readers}
     return wanted.pop() if len(wanted) == 1 else None
 
 

@@ -37,6 +37,7 @@ def build_program(
     layout: Layout = Layout.NCHW,
     release: float = 0.0,
     weights: Weights = Weights.FULL,
+    narrow_norms: bool = False,
     work_rules: Registry[WorkRule] = WORK_RULES,
     backward_rules: Registry[BackwardRule] = BACKWARD_RULES,
     strict: bool = False,
@@ -53,6 +54,7 @@ def build_program(
         layout: NHWC keeps images channels-last: convolutions copy what lies otherwise.
         release: of torch, as major + minor / 100; 0 is the newest. Older compilers fuse fewer blocks.
         weights: how inference stores those of its products (lowering/narrow_weights.py).
+        narrow_norms: under autocast layer and group norms run in 16 bits (lowering/precision.py).
         strict: raise UnsupportedOp, naming every op type without a rule, instead of pricing it by its bytes.
         master_weights: 16-bit weights have FP32 copies in the optimizer's state, and FP32 gradients, as
             Megatron-LM and DeepSpeed keep them.
@@ -75,6 +77,7 @@ def build_program(
                 layout=layout,
                 release=release,
                 weights=weights,
+                narrow_norms=narrow_norms,
             ),
             mode=mode,
             precision=precision,

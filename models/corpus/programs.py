@@ -154,7 +154,7 @@ def _path(corpus: Path, source: str, graph: str) -> Path:
     return corpus / FOLDER / source / f"{graph.replace(os.sep, '_')}.parquet"
 
 
-_JOB = ("graph", "mode", "precision", "optimizer", "runtime", "layout", "release")
+_JOB = ("graph", "mode", "precision", "optimizer", "runtime", "layout", "release", "narrow_norms")
 
 
 def _is_current(path: Path, wanted: set[tuple[Job, int]], version: str | None) -> bool:
@@ -163,7 +163,7 @@ def _is_current(path: Path, wanted: set[tuple[Job, int]], version: str | None) -
     if not path.is_file():
         return False
     frame = pl.read_parquet(path)
-    if "release" not in frame.columns:
+    if not {*_JOB} <= {*frame.columns}:
         return False
     frame = frame.select(*_JOB, "batch", "version").unique()
     if version is not None and set(frame["version"]) != {version}:
@@ -173,7 +173,7 @@ def _is_current(path: Path, wanted: set[tuple[Job, int]], version: str | None) -
 
 
 def _job(cells: Iterable[Any]) -> Job:
-    graph, mode, precision, optimizer, runtime, layout, release = cells
+    graph, mode, precision, optimizer, runtime, layout, release, narrow_norms = cells
     return Job(
         graph,
         Mode(mode),
@@ -182,6 +182,7 @@ def _job(cells: Iterable[Any]) -> Job:
         Runtime(runtime),
         Layout(layout),
         float(release),
+        narrow_norms == str(True),
     )
 
 
@@ -218,6 +219,7 @@ def _program(graph: Graph, job: Job) -> tuple[list[OpWork], int]:
         runtime=job.runtime,
         layout=job.layout,
         release=job.release,
+        narrow_norms=job.narrow_norms,
     )
     return [op.work for op in program.ops], program.parameter_count
 

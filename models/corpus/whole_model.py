@@ -74,6 +74,7 @@ class WholeModelRow:
         devices: how many took part; rows of more than one are kept for reports and are not trained on.
         input_copy: the batch was copied from host to device within the timed iteration.
         weight: how much the row counts beside the others of its source, e.g. 1/n of n equal nodes.
+        narrow_norms: layer and group norms ran in 16 bits under autocast.
         compiler_release: framework version that decides what a compiler fuses; 0 where the newest fuses the
             same.
     """
@@ -99,6 +100,7 @@ class WholeModelRow:
     input_copy: bool = False
     weight: float = 1.0
     compiler_release: float = 0.0
+    narrow_norms: bool = False
 
     @property
     def job(self) -> Job:
@@ -113,6 +115,7 @@ class WholeModelRow:
             self.runtime,
             self.layout,
             release_of_lowering(self.runtime, release),
+            self.narrow_norms,
         )
 
 
@@ -128,6 +131,7 @@ class Job:
     layout: Layout
     release: float = 0.0
     """Of the framework, as `release_of_lowering` gives it."""
+    narrow_norms: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,3 +161,19 @@ def test_a_copy_for_a_kernel_comes_after_the_cast_for_it() -> None:
     kernels = [node for node in graph.nodes if node.op_type in ("Cast", "Contiguous", "LayerNormalization")]
     assert [node.op_type for node in kernels][-3:] == ["Cast", "Contiguous", "LayerNormalization"]
     assert graph.values[kernels[-2].outputs[0]].dtype is F32
+
+
+@pytest.mark.parametrize("op_type", ["LayerNormalization", "GroupNormalization"])
+def test_norms_leave_autocast_where_a_library_says_so(op_type: str) -> None:
+    def build(s: Spelling, x: Tensor) -> Tensor:
+        y = s.linear(x, 16)
+        facts = {"axis": -1} if op_type == "LayerNormalization" else {"num_groups": 2}
+        size = (16,) if op_type == "LayerNormalization" else (6,)
+        return s(op_type, y, s.parameter(size, "scale"), s.parameter(size, "bias"), **facts)
+
+    graph = spelled(build, SHAPE, opset=21)
+    assert type_of(lower(graph, precision=Precision.AMP), op_type) is F32
+    narrow = lower(graph, precision=Precision.AMP, narrow_norms=True)
+    assert type_of(narrow, op_type) is F16
+    # Scale, bias and the linear layer's operands; not what the norm reads.
+    assert len(casts(narrow)) == len(casts(lower(graph, precision=Precision.AMP))) + 1
