@@ -6,8 +6,8 @@ and memory layout, the newest of each. GPUs run FP16 autocast; the CPU runs FP32
 are the exports of timm_onnx of the same name and image size.
 
 Left out, each with its count: older versions of a file, rows without a number, models without an export at
-the row's size; later, where the program is known, rows whose parameter count is not the graph's (their name
-meant another model, or re-parameterised blocks were timed).
+the row's size, networks that ran other norms than their export; later, where the program is known, rows whose
+parameter count is not the graph's (their name meant another model, or re-parameterised blocks were timed).
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ _DEVICES: Mapping[str, tuple[str, str]] = {
 _FAST_NORM_SINCE = 1.13
 """From these files on the benchmark ran with `fast_norm`: networks of group norms run up to twice as fast
 as with torch 1.12 (efficientnet_b0_gn 2,749 to 5,402 images/s, poolformer_s12 3,483 to 4,050)."""
+_IN_PLACE_NORMS = re.compile(r"tresnet|\w+_iabn$")
+_PLAIN_NORMS_SINCE = 2.0
+"""Networks of `inplace_abn`'s norms, whose kernels know images one after another alone (channels-last a
+tresnet_m ran 1,306 images/s with torch 1.13, 3,458 with 2.1), until timm gave them torch's."""
 _PORTS = ("tf_", "legacy_", "nf_", "gc_", "dm_")
 # Up to 2022 a name also said where its weights came from; the network is that of the rest of the name. Their
 # parameter counts are compared all the same.
@@ -159,6 +163,8 @@ def _row(record: Mapping[str, Any], exports: frozenset[tuple[str, int]]) -> Whol
     training = record["mode"] == "train"
     cuda = str(record["cuda"])
     version = release_number(str(record["torch"]))
+    if _IN_PLACE_NORMS.match(model) and version < _PLAIN_NORMS_SINCE:
+        return "in-place norms, which its export has not"
     return WholeModelRow(
         graph=f"{model}-{size}",
         model=model,

@@ -88,3 +88,35 @@ def test_two_stored_batches_give_all_others(tmp_path: Path, monkeypatch: pytest.
 )
 def test_families_are_the_letters_of_a_name(name: str, family: str) -> None:
     assert timm.family(name) == family
+
+
+def timm_row(model: str, torch: str) -> WholeModelRow | str:
+    record = {
+        "model": model,
+        "torch": torch,
+        "samples_per_sec": 1000.0,
+        "batch_size": 256,
+        "img_size": 224,
+        "device": "rtx3090",
+        "mode": "infer",
+        "cuda": "cu117",
+        "precision": "amp",
+        "layout": "nhwc",
+        "compile": None,
+        "param_count": 31.4,
+    }
+    return timm._row(record, frozenset({("tresnet_m", 224), ("vit_base_patch16_224", 224)}))
+
+
+def test_networks_that_ran_other_norms_than_their_export_are_left_out() -> None:
+    assert "in-place norms" in str(timm_row("tresnet_m", "1.13"))
+    assert isinstance(timm_row("tresnet_m.miil_in21k", "2.1.0"), WholeModelRow)
+
+
+@pytest.mark.parametrize(
+    ("torch", "narrow", "release"), [("1.12", False, 1.0), ("1.13", True, 1.0), ("2.4.0", True, 0.0)]
+)
+def test_a_row_says_what_its_release_ran(torch: str, narrow: bool, release: float) -> None:
+    row = timm_row("vit_base_patch16_224", torch)
+    assert isinstance(row, WholeModelRow)
+    assert (row.job.narrow_norms, row.job.release) == (narrow, release)
