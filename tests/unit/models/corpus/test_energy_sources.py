@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.models.corpus import ml_energy_diffusion, ml_energy_v2, wilkins, zeus_targets
+from predictor.models.corpus import ml_energy, ml_energy_diffusion, ml_energy_v2, wilkins, zeus_targets
 from predictor.models.corpus.schema import conform
 
 V2 = (
@@ -29,6 +29,31 @@ def test_served_requests_become_watts_of_a_board_and_joules_of_a_token(tmp_path:
     values = dict(conform(found.frame, ml_energy_v2.SOURCE).select("quantity", "value").iter_rows())
     # 200 J in 400 tokens at 600 tokens a second, on two boards.
     assert values == {"energy": pytest.approx(0.5), "average_power": pytest.approx(150.0)}
+
+
+def test_prompts_of_images_are_as_long_as_a_model_cuts_them(tmp_path: Path) -> None:
+    columns = (
+        "task,model_id,gpu_model,num_gpus,max_num_seqs,data_parallel,expert_parallel,weight_precision,"
+        "avg_output_len,avg_power_watts,energy_per_token_joules,output_throughput_tokens_per_sec"
+    )
+    runs = [
+        (task, model)
+        for task in ("image-chat", "lm-arena-chat")
+        for model in ("google/gemma-3-12b-it", "Qwen/Qwen3-VL-8B-Instruct")
+    ]
+    lines = [f"{task},{model},H100,1,64,1,1,bf16,400.0,500.0,0.5,1000.0" for task, model in runs]
+    (tmp_path / "configurations.csv").write_text("\n".join([columns, *lines]) + "\n")
+    frame = conform(ml_energy.read(tmp_path), ml_energy.SOURCE)
+    found = {
+        (facts["task"], row["subject"]): facts["prompt_tokens"]
+        for row in frame.iter_rows(named=True)
+        for facts in [json.loads(row["configuration"])]
+    }
+    gemma, qwen = runs[0][1], runs[1][1]
+    # Gemma 3 resizes an image to 256 tokens; Qwen cuts it by its resolution.
+    assert found["image", gemma] - found["chat", gemma] == 256
+    assert found["image", qwen] == 780
+    assert found["chat", qwen] == found["chat", gemma] == 130
 
 
 def test_drawn_images_keep_their_size_and_steps(tmp_path: Path) -> None:
