@@ -65,11 +65,11 @@ class PlanPoint:
     share: float
 
 
-def plan_point(facts: StepFacts, samples: int, layers: int) -> PlanPoint:
+def plan_point(facts: StepFacts, layers: int) -> PlanPoint:
     """What the calibration reads of one composed iteration.
 
     Args:
-        samples: of a microbatch. layers: of the whole model, 1 where none repeat.
+        layers: of the whole model, 1 where none repeat.
     """
     kernel = np.log2(max(facts.kernel_s, 1e-12) / _LAUNCH_S)
     ways = np.log2(facts.tp)
@@ -78,7 +78,7 @@ def plan_point(facts: StepFacts, samples: int, layers: int) -> PlanPoint:
         _TENTH * facts.breakdown_s.get(part, 0.0) / max(facts.composed_s, 1e-30)
         for part in ("communication", "pipeline_bubble")
     )
-    stage = (ways, np.log2(samples), kernel, product, exchange, bubble)
+    stage = (ways, np.log2(facts.samples), kernel, product, exchange, bubble)
     busy = facts.microbatches / (facts.microbatches + facts.pp - 1) if facts.pp > 1 else 0.0
     return PlanPoint(np.array(stage), np.array((ways, kernel)), busy * _LAYERS * facts.pp / max(layers, 1))
 

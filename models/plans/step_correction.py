@@ -36,7 +36,7 @@ class StepFacts:
         family_share: by op family, share of a microbatch's kernel time.
         product_rate: FLOP/s of matrix products over the 16-bit peak. product_flops: mean seconds of a
         product at that peak. kernel_s: mean time of a kernel. narrow: 1 with products in FP8, 2 in FP4.
-        dp ... recompute: of the plan. nodes: machines it spans.
+        dp ... recompute: of the plan. samples: of a microbatch. nodes: machines it spans.
         ridge: FLOPs at the peak per byte of memory traffic. intra_ratio, inter_ratio: bandwidth of the links
         in a node and between nodes over that of the memory.
     """
@@ -57,6 +57,7 @@ class StepFacts:
     microbatches: int
     virtual_stages: int
     recompute: str
+    samples: int
     nodes: int
     ridge: float
     intra_ratio: float
@@ -68,7 +69,7 @@ _PARTS = (
     *("ep_communication", "pp_communication", "pipeline_bubble"),
 )
 _FAMILIES = ("matmul", "batched_matmul", "attention", "elementwise", "normalization", "softmax", "copy")
-_COUNTS = ("dp", "tp", "pp", "cp", "ep", "microbatches", "virtual_stages", "nodes")
+_COUNTS = ("dp", "tp", "pp", "cp", "ep", "microbatches", "virtual_stages", "samples", "nodes")
 _LAUNCH_S = 1e-5
 COLUMNS = (
     *(f"share_{name}" for name in _PARTS),

@@ -51,11 +51,7 @@ def published_runs(
 
 def plan_points(rows: tuple[DistributedRow, ...], facts: Mapping[str, StepFacts]) -> tuple[PlanPoint, ...]:
     """What the calibration of plans reads of each row."""
-    found = []
-    for row in rows:
-        samples = row.batch // row.plan.dp // row.plan.microbatches
-        found.append(plan_point(facts[row.row_id], samples, row.recipe.layers))
-    return tuple(found)
+    return tuple(plan_point(facts[row.row_id], row.recipe.layers) for row in rows)
 
 
 def table_of(rows: tuple[DistributedRow, ...], facts: Mapping[str, StepFacts]) -> CorrectionTable:

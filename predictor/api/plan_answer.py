@@ -157,7 +157,7 @@ class Pricing:
     def _point(self, resolved: Resolved, time: TimeCost) -> PlanPoint:
         pieces = resolved.rank.pieces
         layers = max(Counter(pieces.repeats).values()) if pieces is not None else 1
-        return plan_point(self.facts(resolved, time), resolved.rank.program.batch, layers)
+        return plan_point(self.facts(resolved, time), layers)
 
     def _corrected(self, resolved: Resolved, time: TimeCost) -> TimeCost:
         """`time` times what the cluster's own runs or published ones teach, all parts alike."""

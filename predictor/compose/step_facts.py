@@ -79,6 +79,7 @@ def step_facts(
         microbatches=plan.microbatches,
         virtual_stages=plan.virtual_stages,
         recompute=plan.recompute.value,
+        samples=program.batch,
         nodes=-(-plan.device_count // cluster.devices_per_node) if cluster else 1,
         ridge=peak / device.memory_bytes_per_s,
         intra_ratio=cluster.intra_node.bytes_per_s / device.memory_bytes_per_s if cluster else 0.0,

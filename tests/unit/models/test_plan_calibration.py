@@ -24,8 +24,10 @@ def grid() -> list[tuple[PlanPoint, float]]:
     for tp in (1, 2, 4, 8):
         for pp in (1, 2, 4):
             for samples in (1, 2, 4):
-                facts = replace(FACTS, tp=tp, pp=pp, microbatches=8, kernel_s=1e-4 * samples / tp)
-                point = plan_point(facts, samples, 16)
+                facts = replace(
+                    FACTS, tp=tp, pp=pp, microbatches=8, samples=samples, kernel_s=1e-4 * samples / tp
+                )
+                point = plan_point(facts, 16)
                 found.append((point, 0.05 * np.log2(tp) + 0.1 * point.share))
     return found
 
@@ -46,9 +48,9 @@ def test_rows_as_composed_change_nothing() -> None:
 
 
 def test_head_shows_in_pipelines_only() -> None:
-    flat = plan_point(replace(FACTS, pp=1), 2, 16)
-    few = plan_point(replace(FACTS, pp=4, microbatches=1), 2, 16)
-    many = plan_point(replace(FACTS, pp=4, microbatches=61), 2, 16)
+    flat = plan_point(replace(FACTS, pp=1), 16)
+    few = plan_point(replace(FACTS, pp=4, microbatches=1), 16)
+    many = plan_point(replace(FACTS, pp=4, microbatches=61), 16)
     assert flat.share == 0 < few.share < many.share
     assert few.share == pytest.approx(0.25 * 8 * 4 / 16)
 
@@ -81,7 +83,7 @@ def test_rows_that_were_measured_often_agree_on_their_mean() -> None:
 
 def test_exchange_and_bubble_count_in_tenths_of_the_iteration() -> None:
     parts = {"forward": 0.5, "communication": 0.2, "pipeline_bubble": 0.3}
-    point = plan_point(replace(FACTS, composed_s=1.0, breakdown_s=parts), 2, 16)
+    point = plan_point(replace(FACTS, composed_s=1.0, breakdown_s=parts), 16)
     assert point.stage[-2:] == pytest.approx([2.0, 3.0])
 
 

@@ -37,6 +37,7 @@ FACTS = StepFacts(
     microbatches=4,
     virtual_stages=1,
     recompute="full",
+    samples=2,
     nodes=1,
     ridge=150.0,
     intra_ratio=0.15,
