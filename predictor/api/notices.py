@@ -137,12 +137,13 @@ def _extrapolations(
     """What of the answer goes beyond the measurements, why, and what that means for its reader."""
     found: list[Notice] = []
     if time.out_of_range_fraction > NOTABLE_FRACTION:
-        if time.unmeasured_fraction > time.out_of_range_fraction / 2:
-            why = f"never measured on {device.id} in {request.precision}, but carried over from other devices"
-        else:
-            why = "of shapes beyond those measured"
-        message = f"time: {_percent(time.out_of_range_fraction)} goes to ops {why}; decide by the interval"
-        found.append(Notice("TIME_OUT_OF_RANGE", message))
+        new = time.unmeasured_fraction
+        reasons = {
+            f"never measured on {device.id} in {request.precision}, but carried over from other devices": new,
+            "of shapes beyond those measured": time.out_of_range_fraction - new,
+        }
+        parts = [f"{_percent(share)} goes to ops {why}" for why, share in reasons.items() if share > 0.005]
+        found.append(Notice("TIME_OUT_OF_RANGE", f"time: {', '.join(parts)}; decide by the interval"))
     if memory.out_of_range and request.mode is Mode.INFER:
         message = (
             "peak memory: measured for training only; here it is the tensors and a typical runtime context"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,25 @@ def test_a_device_or_precision_without_measurements_is_named(
     notice = _notice(predictor, "TIME_OUT_OF_RANGE", device, batch=32, precision=precision)
     assert notice is not None
     assert f"never measured on {device} in {precision}" in notice.message
+
+
+def test_ops_beyond_the_shapes_measured_are_not_counted_as_never_measured(predictor: Predictor) -> None:
+    """Products of transformers were timed on this device, at larger sizes; what lies between them was not."""
+    request = PredictionRequest(
+        str(EXAMPLES / "gpt2.onnx"),
+        device=UNKNOWN,
+        batch=1,
+        precision="bf16",  # type: ignore[arg-type]
+    )
+    costs = predictor.priced(request)[1]
+    times, unique = costs.unique.time_s[costs.index], costs.unique
+    (told,) = (n.message for n in predictor.predict(request).warnings if n.code == "TIME_OUT_OF_RANGE")
+    unmeasured = times[unique.unmeasured[costs.index]].sum() / times.sum()
+    assert 0.1 < unmeasured < 0.9
+    shares = [float(share) / 100 for share in re.findall(r"(\d+) % goes", told)]
+    assert shares[0] == pytest.approx(unmeasured, abs=0.006)
+    outside = times[unique.out_of_range[costs.index]].sum() / times.sum()
+    assert sum(shares) == pytest.approx(outside, abs=0.011)
 
 
 def test_memory_of_inference_is_said_to_be_unmeasured(predictor: Predictor) -> None:
