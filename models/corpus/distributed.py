@@ -19,7 +19,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,9 +113,23 @@ class _LeftOut(Exception):
 def _records(path: Path) -> Iterable[Mapping[str, str]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as lines:
-            return [row for row in csv.DictReader(lines) if is_usable(row)]
+            return with_virtual_stages([row for row in csv.DictReader(lines) if is_usable(row)])
     except (OSError, KeyError, UnicodeDecodeError) as error:
         raise InvalidData(f"{path}: {error}; expected the curated table of distributed training") from None
+
+
+def with_virtual_stages(records: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """`records`, virtual stages filled in that a table leaves out and another of its publisher prints.
+
+    NeMo's tables of fine-tuning and an older page of its have no such column, for models and ranks of which
+    others do (five rows are even the same runs).
+    """
+    printed = {_split(record): record["vpp"] for record in records if record["vpp"]}
+    return [{**record, "vpp": record["vpp"] or printed.get(_split(record), "")} for record in records]
+
+
+def _split(record: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(record[name] for name in ("source_repo", "model_key", "device", "tp", "pp"))
 
 
 def is_usable(record: Mapping[str, str]) -> bool:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from predictor.models.bundle import Bundle
 
 _PRICING = ("op_time", "step_time", "kernel_time")
-_FORMULAS = 19
+_FORMULAS = 20
 """Raised whenever the composition itself changes, so that nothing composed before is read."""
 FOLDER = "composed"
 _LAYERS = 9

@@ -14,6 +14,7 @@ from predictor.models.corpus.distributed import (
     _plan,
     _recipe,
     is_usable,
+    with_virtual_stages,
 )
 from predictor.types import Recompute
 from predictor.units import MIB
@@ -94,3 +95,11 @@ def test_what_drops_out_and_whose_heads_have_a_size_of_their_own() -> None:
     assert _recipe({**small, "arch": "t5"}, JAX).heads == 6
     with pytest.raises(Exception, match="heads do not divide the width"):
         _recipe(small, JAX)
+
+
+def test_virtual_stages_that_another_table_prints() -> None:
+    rows = [{"source_repo": "one", "model_key": "m", "device": "d", "tp": "1", "pp": "4", "vpp": "10"}]
+    rows += [{**rows[0], "vpp": ""}, {**rows[0], "vpp": "", "pp": "2"}]
+    filled = [row["vpp"] for row in with_virtual_stages(rows)]
+    assert filled == ["10", "10", ""]
+    assert [row["vpp"] for row in with_virtual_stages(rows[1:])] == ["", ""]
