@@ -78,7 +78,7 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
     moved = np.where(launches > 0, moved_bytes(works), 0.0) if works else np.zeros(0)
     matrix_s = matrix_flops / (rate * matrix_efficiency(works, device)) if works else np.zeros(0)
     if device.kind is DeviceKind.GPU:
-        untiled = np.array([_is_vector_product(work) for work in works], dtype=np.bool_)
+        untiled = np.array([is_vector_product(work) for work in works], dtype=np.bool_)
         matrix_s = np.where(untiled, np.minimum(matrix_s, matrix_flops / device.vector_flops_per_s), matrix_s)
     compute_s = np.maximum(matrix_s, vector_flops / device.vector_flops_per_s)
     drawn = np.array([_random_numbers(work) for work in works], dtype=np.float64)
@@ -144,7 +144,7 @@ def is_depthwise(work: OpWork) -> bool:
     return isinstance(work.shape, Convolution) and work.shape.is_depthwise
 
 
-def _is_vector_product(work: OpWork) -> bool:
+def is_vector_product(work: OpWork) -> bool:
     """A product of one row or column, for which libraries have kernels of their own.
 
     Not so for 2 to 4: such batched products in FP32 (1,282 shapes, NeuSight's tables) take what 5 to 16 rows

@@ -34,7 +34,7 @@ from predictor.hardware.spec import DeviceSpec
 from predictor.models.booster import load_booster
 from predictor.models.bundle import Bundle, Json, TrainedModel
 from predictor.models.calibration import Spread
-from predictor.models.ops.floor import BOUNDS, floors, runs_on
+from predictor.models.ops.floor import BOUNDS, floors, is_vector_product, runs_on
 from predictor.models.ops.kernel_time import KernelTimeModel
 from predictor.models.ops.roofline import roofline_times, runs_gpu_kernels
 from predictor.models.ops.windows import has_window, window_times_s
@@ -249,6 +249,9 @@ class OpTimeModel:
     ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
         features = feature_matrix(family, works, device)
         correction = np.asarray(self._boosters[family].inplace_predict(features), dtype=np.float64)
+        # No matrix times a vector was timed; what is known of tiles cannot make it read faster than memory.
+        vectors = np.array([is_vector_product(work) for work in works], dtype=np.bool_)
+        correction = np.where(vectors, np.maximum(correction, 0.0), correction)
         model = self._families[family]
         known = np.array(
             [self._knows(device, matrix_compute(family, work)) for work in works], dtype=np.bool_

@@ -15,6 +15,7 @@ from predictor.features.ops.collectives import transfer_work
 from predictor.features.programs.work import Collective, Family, OpWork, Phase
 from predictor.features.programs.work_json import work_to_json
 from predictor.features.tables.rows import FEATURE_NAMES
+from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.bundle import Bundle, TrainedModel, write_bundle
 from predictor.models.corpus.build import write_whole
@@ -236,3 +237,12 @@ def test_sets_that_contradict_each_other_meet_half_way() -> None:
     np.testing.assert_allclose(moved[:3], target[:3] + 0.625)
     np.testing.assert_allclose(moved[3:], target[3:] - 0.625)
     np.testing.assert_array_equal(reconciled(target / 2, subset, long), target / 2)
+
+
+@pytest.mark.parametrize("name", ["t4-pcie-16gb", "a100-pcie-40gb", "p100-pcie-16gb", "gtx-1080-ti-11gb"])
+def test_a_vector_is_multiplied_no_faster_than_the_matrix_is_read(name: str) -> None:
+    """What was learned of tiles once made a T4 read 421 GB/s, of 320."""
+    shipped = OpTimeModel.from_bundle(Bundle.load())
+    works = [product(1, 4096, 4096), product(4096, 1, 4096)]
+    spec = find_device(name)
+    assert (shipped.costs(works, spec).time_s >= 4 * 4096**2 / spec.memory_bytes_per_s).all()
