@@ -7,7 +7,8 @@ from predictor.compose.memory import MemoryCost
 from predictor.compose.time import TimeCost
 from predictor.features.programs.work import Program
 from predictor.hardware.catalog import normalize_name
-from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.hardware.spec import ClusterSpec, DeviceKind, DeviceSpec
+from predictor.hardware.sustained import matrix_peak
 from predictor.models.power.board_power import limit_w
 from predictor.request import PredictionRequest
 from predictor.types import SURELY_FITS, Mode, Notice, Runtime, Trainer
@@ -18,6 +19,9 @@ NOTABLE_FRACTION = 0.02
 
 _NOTABLE_WAIT = 0.1
 """Share of the time that waits for the host of a framework which nobody named."""
+
+_MUCH_FASTER = 4.0
+_WIDE = frozenset({"fp64", "fp32", "tf32"})
 
 _UNMEASURED_RUNTIMES = frozenset({Runtime.ONNXRUNTIME, Runtime.TENSORRT})
 
@@ -58,6 +62,7 @@ def notices(
                 f"{_percent(time.coverage.fallback)} of the time; to add one: docs/how-to/add-an-op.md",
             )
         )
+    found += _missing_units(program, device)
     found += _extrapolations(request, time, memory, energy, device)
     waits = time.breakdown_s["host_launch"] / time.iteration.value if time.iteration.value else 0.0
     trains_eagerly = request.mode is Mode.TRAIN and request.runtime is Runtime.EAGER
@@ -129,6 +134,27 @@ def _chance(memory: MemoryCost) -> str:
 def _is_of(cluster: ClusterSpec, device: DeviceSpec) -> bool:
     names = (device.id, device.name, *device.aliases)
     return normalize_name(cluster.device_id) in {normalize_name(name) for name in names}
+
+
+def _missing_units(program: Program, device: DeviceSpec) -> list[Notice]:
+    """Types of products for which no document states units, where another type is far faster."""
+    rates = device.matrix_flops_per_s
+    best = max(rates, key=lambda kind: rates[kind], default="")
+    found: list[Notice] = []
+    for kind in sorted({op.work.compute.value for op in program.ops if op.work.matrix_flops}):
+        # GPUs run 32 bits on plain pipelines, as everybody knows; TF32 allows rounding and forces none.
+        expected = device.kind is DeviceKind.GPU and kind in _WIDE
+        peak = matrix_peak(device, kind)
+        if expected or peak > device.vector_flops_per_s or _MUCH_FASTER * peak > rates.get(best, 0.0):
+            continue
+        found.append(
+            Notice(
+                "NO_MATRIX_UNITS",
+                f"{device.id}: no document states matrix units for {kind}, so its products run on FP32 "
+                f"pipelines; the board is far faster in {', '.join(sorted(rates.keys() - _WIDE))}",
+            )
+        )
+    return found
 
 
 def _extrapolations(

@@ -60,6 +60,27 @@ def test_ops_beyond_the_shapes_measured_are_not_counted_as_never_measured(predic
     assert sum(shares) == pytest.approx(outside, abs=0.011)
 
 
+@pytest.mark.parametrize(
+    ("device", "precision", "told"),
+    [
+        ("gaudi2-oam-96gb", "fp16", "in bf16, fp8"),
+        ("gaudi2-oam-96gb", "bf16", None),
+        ("tpu-v2-16gb", "fp32", "in bf16"),
+        ("t4-pcie-16gb", "bf16", "in fp16"),
+        ("t4-pcie-16gb", "tf32", None),
+        ("p100-pcie-16gb", "bf16", None),
+        ("h100-sxm-80gb", "fp32", None),
+        ("epyc-9654", "fp16", None),
+    ],
+)
+def test_a_type_without_units_is_told_where_another_is_far_faster(
+    predictor: Predictor, device: str, precision: str, told: str | None
+) -> None:
+    notice = _notice(predictor, "NO_MATRIX_UNITS", device, batch=2, precision=precision)
+    assert (notice is None) == (told is None)
+    assert notice is None or told is None or told in notice.message
+
+
 def test_memory_of_inference_is_said_to_be_unmeasured(predictor: Predictor) -> None:
     notice = _notice(predictor, "MEMORY_OUT_OF_RANGE", KNOWN, batch=32)
     assert notice is not None
