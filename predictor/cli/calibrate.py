@@ -24,7 +24,7 @@ def calibrate(
         typer.Option("--cluster", metavar="NAME|FILE", help="What jobs of several devices ran on."),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="The overlay; `predict --bundle DIR` takes it.")
+        Path, typer.Option("--out", metavar="DIR", help="The overlay; `predict --bundle DIR` takes it.")
     ] = Path("calibrated"),
     bundle: Annotated[
         Path | None, typer.Option("--bundle", metavar="DIR", help="What to calibrate; default: what ships.")

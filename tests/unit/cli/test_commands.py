@@ -5,9 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import predictor.api
@@ -376,3 +380,16 @@ def test_flags_stand_in_sections() -> None:
     assert sections == ["Arguments", "Options", "Job", "Plan", "Place and price", "Predictor"]
     job = page.split("Job:")[1].split("Plan:")[0]
     assert all(flag in job for flag in ("--batch", "--precision", "--jitter", "--dim", "--example-shape"))
+
+
+def test_no_flag_of_a_command_means_two_things() -> None:
+    def flags(command: Any, name: str) -> Iterator[tuple[str, str]]:
+        for parameter in command.params:
+            names = (*parameter.opts, *parameter.secondary_opts)
+            yield from ((name, flag) for flag in names if flag.startswith("-"))
+        for child, sub in getattr(command, "commands", {}).items():
+            yield from flags(sub, f"{name} {child}")
+
+    found = Counter(flags(typer.main.get_command(app), "perfcast"))
+    assert len(found) > 100
+    assert [key for key, count in found.items() if count > 1] == []
