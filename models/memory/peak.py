@@ -400,11 +400,8 @@ class MemoryModel:
 
     def corrects_plans(self, program: Program) -> bool:
         """Training without convolutions, by a bundle that knows such jobs under plans."""
-        return (
-            self._allocated is not None
-            and not program.memory.large_workspace_reserved_bytes > program.memory.reserved_bytes
-            and trains(program)
-        )
+        convolves = any(isinstance(op.work.shape, Convolution) for op in program.ops)
+        return self._allocated is not None and trains(program) and not convolves
 
     def _corrected(self, live: float, job: AllocatedJob | None) -> tuple[Interval, float, float, bool]:
         """What is allocated, bytes that are reserved beyond it, workspace in it, and whether the job is new.

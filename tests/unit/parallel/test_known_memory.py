@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from predictor.request import PredictionRequest
 from predictor.types import Mode, Optimizer, Precision, Recompute, Runtime
 from predictor.units import MIB
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 BUFFERS = GradientBuffers(resident=True, wide=True, copied=False)
 SELECTIVE, FULL = frozenset({"core_attn"}), frozenset({"layer"})
 # Heads and width of the models of Korthikanti et al. 2022, table 3; 2,048 tokens, 8 tensor ranks.
@@ -184,6 +186,17 @@ def test_zero_2_never_needs_more_than_zero_1(
     # All gradients are there at once in the end, but for those of which others keep the shards.
     if (sequence, microbatches) == (8, 1):
         assert tensors[1] < 0.9 * tensors[0]
+
+
+@pytest.mark.parametrize(("model", "corrected"), [("vit_b16.onnx", False), ("gpt2.onnx", True)])
+@pytest.mark.parametrize("batch", [1, 16, 128])
+def test_what_corrects_a_plan_does_not_depend_on_the_batch(
+    predictor: Predictor, model: str, corrected: bool, batch: int
+) -> None:
+    """Patches of images are convolved: small batches of ViT once took the correction of text models."""
+    asked = PredictionRequest(str(EXAMPLES / model), "a100-sxm-80gb", batch, Mode.TRAIN, Precision.AMP)
+    program = predictor.priced(asked)[0]
+    assert predictor._memory.corrects_plans(program) is corrected
 
 
 def test_a_process_with_a_tiny_tensor_holds_a_context(predictor: Predictor) -> None:
