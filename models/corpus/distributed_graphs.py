@@ -57,10 +57,10 @@ def build(recipe: Recipe) -> bytes:
         raise InvalidData(f"no builder for architecture {recipe.style!r}")
     from predictor.features.architectures.from_config import from_config
 
-    length = {"sequence": recipe.sequence}
+    config, read = _config(recipe), recipe.sequence
     if recipe.style == "t5":
-        length = {"sequence": round(TARGETS * recipe.sequence), "source_length": recipe.sequence}
-    return from_config(_config(recipe), **length, task="language")
+        return from_config(config, sequence=round(TARGETS * read), source_length=read, task="language")
+    return from_config(config, sequence=read, task="language")
 
 
 def _config(recipe: Recipe) -> Mapping[str, Any]:
