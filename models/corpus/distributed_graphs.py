@@ -57,10 +57,10 @@ def build(recipe: Recipe) -> bytes:
         raise InvalidData(f"no builder for architecture {recipe.style!r}")
     from predictor.features.architectures.from_config import from_config
 
-    config, read = _config(recipe), recipe.sequence
+    fields, read = _config(recipe), recipe.sequence
     if recipe.style == "t5":
-        return from_config(config, sequence=round(TARGETS * read), source_length=read, task="language")
-    return from_config(config, sequence=read, task="language")
+        return from_config(fields, sequence=round(TARGETS * read), source_length=read, task="language")
+    return from_config(fields, sequence=read, task="language")
 
 
 def _config(recipe: Recipe) -> Mapping[str, Any]:
