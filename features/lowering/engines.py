@@ -41,7 +41,6 @@ class Engine:
         skip_norms: an addition and the layer or RMS norm behind it are one kernel.
         bias_gelu: the bias of a linear layer moves into the GELU behind it.
         groups_pointwise: what is pointwise, normalises or reduces shares kernels with its neighbours.
-        images_last: images of 16 bits lie as tensor cores read them, channels-last, from the first kernel on.
     """
 
     folds_norms: frozenset[tuple[str, str]]
@@ -49,7 +48,6 @@ class Engine:
     skip_norms: bool
     bias_gelu: bool
     groups_pointwise: bool
-    images_last: bool
 
 
 ENGINES: Mapping[Runtime, Engine] = {
@@ -59,7 +57,6 @@ ENGINES: Mapping[Runtime, Engine] = {
         skip_norms=True,
         bias_gelu=True,
         groups_pointwise=False,
-        images_last=False,
     ),
     Runtime.TENSORRT: Engine(
         folds_norms=_CONVOLUTIONS | _PRODUCTS,
@@ -67,7 +64,6 @@ ENGINES: Mapping[Runtime, Engine] = {
         skip_norms=False,
         bias_gelu=False,
         groups_pointwise=True,
-        images_last=True,
     ),
 }
 _NORMS = {
@@ -80,7 +76,7 @@ def fuse_for_engine(graph: Graph, engine: Engine) -> Graph:
     """`graph`, whose blocks are recognised and whose types are final, as the engine's plan runs it."""
     load_rules()
     graph = _precomputed(graph)
-    for step in (_lay_images_last, _fold_norms, _join_skip_norms, _move_biases, _add_epilogues):
+    for step in (_fold_norms, _join_skip_norms, _move_biases, _add_epilogues):
         draft = Draft(graph)
         step(draft, engine)
         draft.drop_dead()
@@ -124,24 +120,6 @@ def _precomputed(graph: Graph) -> Graph:
                 draft.remove(node)
     graph = draft.finish()
     return replace(graph, parameters=graph.parameters | (weights & graph.values.keys()))
-
-
-def _lay_images_last(draft: Draft, engine: Engine) -> None:
-    """Marks convolutions of 16 bits as channels-last; the copy of the first image is not counted."""
-    if not engine.images_last:
-        return
-    for index, slot in enumerate(draft.slots):
-        if any(_key(node) in _CONVOLUTIONS for node in slot):
-            draft.put(index, tuple(_laid_last(draft, node) for node in slot))
-
-
-def _laid_last(draft: Draft, node: Node) -> Node:
-    if _key(node) not in _CONVOLUTIONS or draft.values[node.inputs[0]].dtype.bits != _NARROW_BITS:
-        return node
-    return replace(node, attributes={**node.attributes, "perfcast_channels_last": 1})
-
-
-_NARROW_BITS = 16
 
 
 def _fold_norms(draft: Draft, engine: Engine) -> None:

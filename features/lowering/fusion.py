@@ -32,6 +32,7 @@ Marks:
     Add and the like, perfcast_mixed_order = 1
                                             operands are adjacent along different axes: one of them is read
                                             across memory, as a transposition reads
+    Conv, perfcast_images_in_place = 1      they lie as its kernel reads them, whatever that is
     Conv, perfcast_fused_bias = 1           its bias is added by the kernel that reads it
     Transpose, perfcast_view = 1            only strides change: after fuse every Transpose and Reshape is
                                             free, and copies are Contiguous nodes; engines without strides:

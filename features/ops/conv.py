@@ -104,13 +104,17 @@ _CONVERTED = frozenset({Compute.FP16, Compute.BF16})
 """For TF32 cuDNN also has kernels that read images as they lie: with conversions Lambda's steps fit worse."""
 
 
-def with_conversions(convolution: OpWork) -> tuple[OpWork, ...]:
+IN_PLACE = "perfcast_images_in_place"
+"""Mark of a convolution whose images lie as its kernel reads them."""
+
+
+def with_conversions(op: OpView, convolution: OpWork) -> tuple[OpWork, ...]:
     """A kernel, behind the copies of its operands that it asks for (one work) where it asks for any."""
     shape = convolution.shape
     if not isinstance(shape, Convolution) or convolution.compute not in _CONVERTED:
         return (convolution,)
     is_one_point = prod(shape.in_spatial) == prod(shape.out_spatial) == 1
-    if shape.channels_last or shape.is_depthwise or is_one_point:
+    if shape.channels_last or op.integer(IN_PLACE) or shape.is_depthwise or is_one_point:
         return (convolution,)
     moved = convolution.moved_bytes
     copies = replace(
@@ -151,7 +155,7 @@ def conv(op: OpView) -> tuple[OpWork, ...]:
     shape = geometry(op, data, weight, out)
     compute = op.matrix_compute(0, 1)
     main = convolve(op, shape, compute, (data, weight), out)
-    works = with_conversions(main)
+    works = with_conversions(op, main)
     if bias is None or op.integer("perfcast_fused_bias") or _is_torchs_own(shape, compute):
         return works
     return *works, pointwise(op, "bias", 1, reads=(out, bias), writes=(out,))
@@ -167,9 +171,9 @@ def conv_backward(op: OpView) -> Backward:
     shape, compute = geometry(op, data, weight, out), op.matrix_compute(0, 1)
     works: list[OpWork] = []
     if op.wants_gradient(0):
-        works.extend(with_conversions(convolve(op, shape, compute, (out, weight), data, DATA_GRADIENT)))
+        works.extend(with_conversions(op, convolve(op, shape, compute, (out, weight), data, DATA_GRADIENT)))
     if op.wants_gradient(1):
-        works.extend(with_conversions(convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT)))
+        works.extend(with_conversions(op, convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT)))
     if op.wants_gradient(2):
         works.append(sum_to(op, out, op.input(2)))
     saves = (data.name, weight.name) if op.wants_gradient(0) else (data.name,)

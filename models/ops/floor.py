@@ -44,6 +44,9 @@ _ATTENTION_EFFICIENCY = 0.6
 # integer pipeline a number, and its lanes on every NVIDIA core since Volta.
 _RANDOM_SLOTS, _INTEGER_LANES = 36.0, 64.0
 
+# Elements that a core turns into another order of axes in a cycle, at most (decision 0018).
+_TURNED_PER_CYCLE = 1.4
+
 BOUNDS = ("compute", "memory", "launch")
 
 
@@ -85,6 +88,9 @@ def floors(works: Sequence[OpWork], device: DeviceSpec) -> Floors:
     if device.kind is DeviceKind.GPU and drawn.any():
         slots_per_s = _INTEGER_LANES * device.core_count * device.clock_hz
         compute_s = np.maximum(compute_s, drawn * _RANDOM_SLOTS / slots_per_s)
+    turned = np.array([_turned(work) for work in works], dtype=np.float64)
+    if device.kind is DeviceKind.GPU and turned.any():
+        compute_s = np.maximum(compute_s, turned / (_TURNED_PER_CYCLE * device.core_count * device.clock_hz))
     chains = [i for i, work in enumerate(works) if is_chain(work)] if device.kind is DeviceKind.GPU else []
     if chains:
         compute_s[chains] = chain_s([works[i] for i in chains], device)
@@ -100,6 +106,12 @@ def _random_numbers(work: OpWork) -> int:
     """How many numbers a kernel draws: one for each element that a dropout may drop."""
     drops = work.kind == "dropout" and work.phase is Phase.FORWARD
     return work.shape.count if drops and isinstance(work.shape, Elements) else 0
+
+
+def _turned(work: OpWork) -> int:
+    """How many elements a conversion of images moves."""
+    is_conversion = work.kind == IMAGE_CONVERSION
+    return work.shape.count if is_conversion and isinstance(work.shape, Elements) else 0
 
 
 def runs_on(work: OpWork, device: DeviceSpec) -> bool:

@@ -198,3 +198,11 @@ def test_each_runtime_moves_at_most_what_the_one_before_moves() -> None:
     for data in (residual_block(), transformer()):
         found = [moved(data, runtime) for runtime in order]
         assert found == sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "count"), [(ORT, 2), (TRT, 0), (Runtime.EAGER, 2), (Runtime.COMPILED, 0)]
+)
+def test_who_lays_images_itself_converts_none(runtime: Runtime, count: int) -> None:
+    works = program(residual_block(), runtime, Precision.FP16).ops
+    assert sum(op.work.kind == "image_conversion" for op in works) == count

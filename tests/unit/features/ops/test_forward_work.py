@@ -295,7 +295,12 @@ def test_images_one_after_another_are_converted_for_tensor_cores() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "attributes"),
-    [(DType.FLOAT32, {}), (DType.FLOAT16, {"perfcast_channels_last": 1}), (DType.FLOAT16, {"group": 64})],
+    [
+        (DType.FLOAT32, {}),
+        (DType.FLOAT16, {"perfcast_channels_last": 1}),
+        (DType.FLOAT16, {"perfcast_images_in_place": 1}),
+        (DType.FLOAT16, {"group": 64}),
+    ],
 )
 def test_what_no_tensor_core_reads_or_lies_right_is_not_converted(
     dtype: DType, attributes: dict[str, Any]
