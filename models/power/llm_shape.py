@@ -34,6 +34,7 @@ class LlmShape:
         expert_layers, experts, experts_per_token: of the routed ones. shared_parameters: experts that every
             token passes, all layers.
         mixer_parameters, state_numbers: Mamba-2: weights of all mixers, numbers of state per sequence.
+        block_scaled: whether its FP8 weights have a scale per block of a matrix, not per matrix or row.
     """
 
     layers: int
@@ -54,6 +55,7 @@ class LlmShape:
     shared_parameters: int = 0
     mixer_parameters: int = 0
     state_numbers: int = 0
+    block_scaled: bool = False
 
     @property
     def head_parameters(self) -> int:
@@ -98,6 +100,7 @@ def llm_shape(config: Mapping[str, Any]) -> LlmShape:
     Raises InvalidRequest for a model without a decoder, and naming the field that is absent or no positive
     whole number.
     """
+    stored = config.get("quantization_config")
     fields = config.get("text_config") if isinstance(config.get("text_config"), Mapping) else config
     if "thinker_config" in config:
         fields = config["thinker_config"]["text_config"]
@@ -129,6 +132,7 @@ def llm_shape(config: Mapping[str, Any]) -> LlmShape:
         cache_per_token=cache,
         window=_size(fields, "sliding_window") if window_layers else 0,
         window_layers=window_layers,
+        block_scaled=isinstance(stored, Mapping) and bool(stored.get("weight_block_size")),
         **_feed_forwards(fields, layers, hidden, pattern),
         **_mixers(fields, hidden, pattern),
     )

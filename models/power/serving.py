@@ -3,9 +3,8 @@
 A step makes one token of each of `batch` sequences; requests come and go, so a share of the prompts is read
 beside it. What a step asks of a device: weights and caches over the bandwidth, FLOPs over the peak,
 exchanges over the links, launches. A base adds the terms with fitted weights, one set for each measured chip
-and one for all others; trees and a memory of jobs alike correct the step, the watts and the joules. Watts
-are learned directly and as joules over seconds; the answer is the mean of both, and its joules are its watts
-times its seconds.
+and one for all others; base watts are a mixture of what each term draws while it lasts, bent under the limit.
+Trees and a memory of jobs alike correct the step and the watts; joules are watts times seconds.
 
 Steps, not kernels, are what the leaderboard measures: the server's own work (scheduling, sampling, launches
 that no graph holds) is inside, and is the larger part of small models' steps on fast devices.
@@ -14,7 +13,7 @@ that no graph holds) is inside, and is the larger part of small models' steps on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from typing import Any
 
@@ -34,8 +33,8 @@ from predictor.types import Interval
 FloatArray = NDArray[np.float64]
 
 MODEL_NAME = "serving"
-TARGETS = ("step", "power", "energy")
-POWER_TARGET = "over base"
+TARGETS = ("step", "power")
+POWER_TARGET = "over bent base"
 """What the power model's corrections multiply; a bundle names it, since older ones meant another thing."""
 TASKS = ("chat", "reasoning", "code", "image", "video")
 """Kinds of requests that the rows hold; servers treat images and long reasoning differently."""
@@ -49,9 +48,17 @@ _EXCHANGE_S, _START_S = 8e-6, 2e-6
 # Norms, products, rotation, cache, attention and activation; what routed experts add (scores, choice,
 # sorting, the sum); casts before the four products of a layer in FP8.
 _KERNELS_PER_LAYER, _KERNELS_PER_ROUTED, _KERNELS_NARROW, _KERNELS_BESIDE = 10, 8, 4, 20
-TERMS = ("weights", "cache", "compute", "prompts", "exchange", "launch", "step", "sequences")
-# Seconds that a coefficient of 1 stands for, of the two terms that no device number scales.
-_STEP_S, _SEQUENCE_S = 1e-3, 1e-5
+TERMS = (
+    "weights", "cache", "compute", "prompts", "exchange", "launch", "step", "sequences", "scaled layers",
+    "images", "lone reasoning", "lone images",
+)  # fmt: skip
+# Seconds that a coefficient of 1 stands for, of the terms that no device number scales.
+_STEP_S, _SEQUENCE_S, _SCALED_LAYER_S, _IMAGE_S = 1e-3, 1e-5, 1e-5, 1e-2
+_STEP = TERMS.index("step")
+# How sharply watts bend under the limit.
+_BEND = 6.0
+# What a term that a step has not counts as, where shares are compared by their logs.
+_LEAST_SHARE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,12 @@ class ServingJob:
 class StepWork:
     """What one step asks of each device of a replica, in seconds at its rated rates.
 
-    `balance`: experts that the busiest rank reads, over the mean of ranks; the others wait for it.
+    Attributes:
+        balance: experts that the busiest rank reads, over the mean of ranks; the others wait for it.
+        scaled_layers: routed layers whose FP8 weights have a scale per block; each takes a fixed time more.
+        images: requests with images or videos that a step admits; each is prepared by the host.
+        lone: the task of a server of one device. Its node runs others beside it, and its host keeps the
+            device waiting with long reasonings and images (B200: 30 ms a step, whatever the decoder).
     """
 
     batch: float
@@ -117,10 +129,13 @@ class StepWork:
     exchange_s: float
     launch_s: float
     balance: float = 1.0
+    scaled_layers: int = 0
+    images: float = 0.0
+    lone: str = ""
 
     @property
     def terms(self) -> FloatArray:
-        """(8,) in the order of TERMS."""
+        """(12,) in the order of TERMS."""
         device = (
             self.weights_s,
             self.cache_s,
@@ -129,7 +144,9 @@ class StepWork:
             self.exchange_s,
             self.launch_s,
         )
-        return np.array([*device, _STEP_S, _SEQUENCE_S * self.batch])
+        beside = (_SEQUENCE_S * self.batch, _SCALED_LAYER_S * self.scaled_layers, _IMAGE_S * self.images)
+        hosts = [_STEP_S * (self.lone == task) for task in ("reasoning", "image")]
+        return np.array([*device, _STEP_S, *beside, *hosts])
 
     @property
     def floor_s(self) -> float:
@@ -178,6 +195,9 @@ def step_work(job: ServingJob, device: DeviceSpec) -> StepWork:
         exchange_s=exchange,
         launch_s=_kernel_count(job) * _START_S,
         balance=_balance(shape, touched, job.expert_ranks) if job.expert_parallel > 1 else 1.0,
+        scaled_layers=shape.expert_layers if shape.block_scaled and job.weight_bits == 8 else 0,
+        images=batch / job.output_tokens if job.task in ("image", "video") else 0.0,
+        lone=job.task if job.devices == 1 else "",
     )
 
 
@@ -201,12 +221,12 @@ def _balance(shape: LlmShape, touched: float, ranks: int) -> float:
 
 
 def power_terms(work: StepWork, base_s: float) -> FloatArray:
-    """(6,) what watts are a mixture of: waiting, and the shares of the base step by what it asks for."""
-    return np.append(1.0, work.terms[:5] / base_s)
+    """(12,) what watts are a mixture of: waiting, and the shares of the base step by what it asks for."""
+    return np.append(1.0, np.delete(work.terms, _STEP) / base_s)
 
 
 def features(job: ServingJob, work: StepWork, base_s: float, base_power: float, chip: float) -> FloatArray:
-    """(32,) facts of a job on a device: shares of the base step, sizes, kinds.
+    """(38,) facts of a job on a device: shares of the base step, sizes, kinds.
 
     `base_power`: base watts over the limit.
     """
@@ -216,10 +236,12 @@ def features(job: ServingJob, work: StepWork, base_s: float, base_power: float, 
     return np.array(
         [
             *(log(max(part, _TINY_S) / base_s) for part in parts),
+            *(log(max(_LEAST_SHARE, part / base_s)) for part in work.terms[_STEP + 1 :]),
             log(base_s),
             log(base_s / work.launch_s),
             log(work.batch),
             float(job.weight_bits == 8),
+            float(work.scaled_layers > 0),
             float(shape.experts > 0),
             float(shape.state_numbers > 0),
             log(job.ranks),
@@ -325,6 +347,9 @@ class ServingModel:
         work = step_work(job, device)
         step_s, chip = self.base_s(work, device)
         if chip is None:
+            # Who else runs on a node, and what its host is like, belongs to the measured servers.
+            work = replace(work, lone="")
+            step_s, _ = self.base_s(work, device)
             power = self._stranger_power(job, work, device)
         else:
             step_s, power = self._as_chip(job, work, device, chip)
@@ -335,19 +360,13 @@ class ServingModel:
     def _as_chip(
         self, job: ServingJob, work: StepWork, device: DeviceSpec, chip: _Chip
     ) -> tuple[float, float]:
-        """(seconds of a step, watts) of a device that does as the chip does.
-
-        Watts are the geometric mean of those learned directly and of joules over seconds: each of the two
-        errs where the other does not.
-        """
+        """(seconds of a step, watts) of a device that does as the chip does."""
         base_s = chip.base_s(work)
         usual = base_power(work, base_s, chip.power)
         row = features(job, work, base_s, usual, chip.code)
         found = {name: self._corrected(name, row) for name in TARGETS}
         idle = idle_power_w(device)
-        direct = idle + (device.tdp_w - idle) * min(0.99, usual * exp(found["power"]))
-        through = device.tdp_w * exp(found["energy"] - found["step"])
-        power = min(device.tdp_w, max(idle, sqrt(direct * through)))
+        power = idle + (device.tdp_w - idle) * min(0.99, usual * exp(found["power"]))
         return base_s * exp(found["step"]), power
 
     def _stranger_power(self, job: ServingJob, work: StepWork, device: DeviceSpec) -> float:
@@ -399,8 +418,15 @@ class ServingModel:
 
 
 def base_power(work: StepWork, base_s: float, weights: FloatArray) -> float:
-    """Base watts over the limit, of fitted weights (6,) of `power_terms`."""
-    return min(0.97, max(0.05, float(power_terms(work, base_s) @ weights)))
+    """Base watts over the limit, of fitted weights (12,) of `power_terms`."""
+    asked = max(0.05, float(power_terms(work, base_s) @ weights))
+    return float(asked / (1.0 + asked**_BEND) ** (1.0 / _BEND))
+
+
+def power_asked(over_limit: float) -> float:
+    """What base watts would be without a limit: `base_power` before it bends."""
+    held = min(over_limit, 0.99)
+    return float(held / (1.0 - held**_BEND) ** (1.0 / _BEND))
 
 
 def power_facts(work: StepWork) -> FloatArray:

@@ -37,6 +37,7 @@ from predictor.models.power.serving import (
     StepWork,
     base_power,
     features,
+    power_asked,
     power_facts,
     power_terms,
     step_work,
@@ -62,6 +63,8 @@ PARAMETERS: Mapping[str, object] = {
 # on which chip, counts half as much again.
 _KERNEL_SCALE, _KIND_SCALE, _RIDGE = 5.0, 1.5, 0.1
 _KINDS = 1 + len(TASKS)
+QUANTITIES = (*TARGETS, "energy")
+"""What answers give an interval for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ def new_chip_energy_spread(power: float, step: float) -> float:
 
 
 def _spread(samples: Sequence[ServingSample], groups: Sequence[str]) -> dict[str, float]:
-    errors: dict[str, list[float]] = {name: [] for name in TARGETS}
+    errors: dict[str, list[float]] = {name: [] for name in QUANTITIES}
     for group in sorted(set(groups)):
         rest = [s for s, own in zip(samples, groups, strict=True) if own != group]
         held = [s for s, own in zip(samples, groups, strict=True) if own == group]
@@ -191,12 +194,6 @@ def _fit(samples: Sequence[ServingSample]) -> TrainedModel:
     labels = {
         "step": np.log([s.step_s for s in samples]) - np.log(base_s),
         "power": np.log([_fraction(s) for s in samples]) - np.log(usual),
-        "energy": np.array(
-            [
-                np.log(s.energy_j * s.work.batch / (s.device.tdp_w * s.job.ranks * t))
-                for s, t in zip(samples, base_s, strict=True)
-            ]
-        ),
     }
     boosters, memories, means = {}, {}, {}
     scale = rows.std(axis=0) * _KERNEL_SCALE + 1e-6
@@ -229,7 +226,7 @@ def _fit(samples: Sequence[ServingSample]) -> TrainedModel:
         "scale": [float(x) for x in scale],
         "memory": memories,
         "means": means,
-        "log_spread": {name: dict.fromkeys(TARGETS, 1.0) for name in ("known_device", "new_device")},
+        "log_spread": {name: dict.fromkeys(QUANTITIES, 1.0) for name in ("known_device", "new_device")},
         "row_count": len(samples),
     }
     return TrainedModel(boosters, params)
@@ -241,36 +238,27 @@ def _fraction(sample: ServingSample) -> float:
 
 
 def fit_base(samples: Sequence[ServingSample]) -> FloatArray:
-    """(8,) weights of the terms, none below 0: relative errors, reweighted towards the median."""
+    """(12,) weights of the terms, none below 0: relative errors, reweighted towards the median."""
     terms = np.stack([sample.work.terms for sample in samples])
     return _robust(terms / np.array([sample.step_s for sample in samples])[:, None])
 
 
 def fit_power_base(samples: Sequence[ServingSample], base_s: FloatArray) -> FloatArray:
-    """(6,) weights of `power_terms` in watts over the limit, fitted as `fit_base` is."""
+    """(12,) weights of `power_terms` in watts over the limit, fitted as `fit_base` is."""
     terms = np.stack([power_terms(s.work, t) for s, t in zip(samples, base_s, strict=True)])
-    measured = np.array([sample.power_w / sample.device.tdp_w for sample in samples])
+    measured = np.array([power_asked(sample.power_w / sample.device.tdp_w) for sample in samples])
     return _robust(terms / measured[:, None])
 
 
 def _robust(columns: FloatArray) -> FloatArray:
     """Weights, none below 0, that bring all rows near 1; rows far off count less."""
+    from scipy.optimize import nnls
+
     weight, found = np.ones(len(columns)), np.ones(columns.shape[1])
     for _ in range(30):
         root = np.sqrt(weight)
-        found = _non_negative(columns * root[:, None], root)
+        found = np.asarray(nnls(columns * root[:, None], root)[0], dtype=np.float64)
         weight = 1.0 / np.maximum(np.abs(columns @ found - 1.0), 0.05)
-    return found
-
-
-def _non_negative(matrix: FloatArray, target: FloatArray) -> FloatArray:
-    """Least squares with no weight below 0, by coordinate descent (Franc et al. 2005)."""
-    gram, right = matrix.T @ matrix, matrix.T @ target
-    found = np.zeros(len(right))
-    for _ in range(400):
-        for i in range(len(right)):
-            if gram[i, i] > 0:
-                found[i] = max(0.0, found[i] - float(gram[i] @ found - right[i]) / gram[i, i])
     return found
 
 

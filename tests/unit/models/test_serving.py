@@ -12,7 +12,14 @@ from predictor.errors import InvalidBundle, InvalidRequest
 from predictor.hardware.catalog import find_device
 from predictor.models.power.board_power import idle_power_w
 from predictor.models.power.llm_shape import LlmShape, llm_shape
-from predictor.models.power.serving import ServingJob, ServingModel, step_work
+from predictor.models.power.serving import (
+    TERMS,
+    ServingJob,
+    ServingModel,
+    base_power,
+    power_asked,
+    step_work,
+)
 from predictor.models.power.serving_training import (
     ServingSample,
     fit_base,
@@ -106,6 +113,37 @@ def test_experts_and_fp8_launch_more_kernels() -> None:
     assert per_layer < narrow < experts
 
 
+def test_kernels_of_experts_scaled_by_blocks_take_a_fixed_time_a_layer() -> None:
+    blocks, rows = "Qwen/Qwen3-235B-A22B", "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8"
+    eight = {"devices": 8, "expert_parallel": 8}
+    assert step_work(job(8, blocks, weight_bits=8, **eight), H100).scaled_layers == 94
+    assert step_work(job(8, blocks, **eight), H100).scaled_layers == 0
+    assert step_work(job(8, rows, weight_bits=8, **eight), H100).scaled_layers == 0
+
+
+def test_hosts_of_one_device_and_images_are_told_by_the_task() -> None:
+    alone = step_work(job(8, task="reasoning"), H100)
+    waits = dict(zip(TERMS, alone.terms, strict=True))
+    assert waits["lone reasoning"] > 0
+    assert waits["lone images"] == 0.0
+    both = step_work(job(8, task="reasoning", devices=2), H100)
+    assert both.terms[TERMS.index("lone reasoning")] == 0.0
+    seen = step_work(job(8, task="video", output_tokens=100.0), H100)
+    assert seen.images == pytest.approx(0.08)
+    assert alone.images == 0.0
+
+
+def test_base_watts_bend_under_the_limit() -> None:
+    work, weights = step_work(job(8), H100), np.zeros(len(TERMS))
+    found = []
+    for level in (0.3, 0.9, 3.0):
+        weights[0] = level
+        found.append(base_power(work, 1e-2, weights))
+    assert found[0] == pytest.approx(0.3, rel=1e-3)
+    assert found[0] < found[1] < found[2] < 1.0
+    assert power_asked(found[1]) == pytest.approx(0.9)
+
+
 def test_the_cache_bounds_the_batch_and_weights_must_fit() -> None:
     full = step_work(job(100_000), H100)
     assert full.batch < 1100
@@ -191,6 +229,19 @@ def test_a_chip_nobody_measured_gets_the_base(model: ServingModel) -> None:
     answer = model.predict(job(32), other)
     assert not answer.known_device
     assert idle_power_w(other) < answer.power_w.value <= other.tdp_w
+
+
+def test_waits_of_a_measured_host_are_not_those_of_a_chip_nobody_measured() -> None:
+    slow = tuple(
+        replace(s, job=replace(s.job, task="reasoning"), work=replace(s.work, lone="reasoning"),
+                step_s=s.step_s + 0.03, energy_j=s.energy_j * (1.0 + 0.03 / s.step_s))
+        for s in samples() if s.chip == "b200-sxm-180gb"
+    )  # fmt: skip
+    learned = ServingModel.from_trained(train_serving((*samples(), *slow), calibrate=False))
+    b200, a100 = find_device("b200-sxm-180gb"), find_device("a100-sxm-80gb")
+    lone, chat = job(8, task="reasoning"), job(8)
+    assert learned.raw(lone, b200)["step_s"] > 3 * learned.raw(chat, b200)["step_s"]
+    assert learned.raw(lone, a100)["step_s"] == pytest.approx(learned.raw(chat, a100)["step_s"])
 
 
 def test_rows_of_the_corpus_become_samples() -> None:
