@@ -37,7 +37,8 @@ _KIND_OF_CLASS: Mapping[str, str] = {
     **dict.fromkeys(("linear", "bmm", "recurrent"), "product"),
     **dict.fromkeys(("layer_norm", "group_norm", "norm_sums", "softmax", "reduction", "pooling"), "rows"),
     **dict.fromkeys(("activation", "smooth_activation"), "activation"),
-    **dict.fromkeys(("cast", "transpose", "concat", "copy", "gather"), "copy"),
+    **dict.fromkeys(("cast", "transpose", "concat", "copy", "gather", "image_conversion"), "copy"),
+    "few_groups_conv": "grouped_conv",
     **{name: name for name in ("attention", "batch_norm", "fused")},
 }
 FACTORS = ("device", *KINDS, "backward", "host")

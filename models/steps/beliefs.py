@@ -30,7 +30,7 @@ _STREAMING = np.isin(
     (
         "batch_norm", "layer_norm", "group_norm", "norm_sums", "softmax", "add", "mul", "activation",
         "smooth_activation", "bias", "fused", "power", "elementwise", "reduction", "pooling", "cast",
-        "transpose", "concat", "copy",
+        "transpose", "concat", "copy", "image_conversion",
     ),
 )  # fmt: skip
 _OF_LIBRARIES = np.array([name in ("linear", "bmm") or "conv" in name for name in CLASSES])

@@ -57,11 +57,13 @@ class JobContext:
 
 
 CLASSES = (
-    "linear", "bmm", "attention", "pointwise_conv", "conv", "grouped_conv", "depthwise_conv",
-    "transposed_conv", "pointwise_conv_data_gradient", "conv_data_gradient", "grouped_conv_data_gradient",
-    "depthwise_conv_data_gradient", "transposed_conv_data_gradient", "pointwise_conv_weight_gradient",
-    "conv_weight_gradient", "grouped_conv_weight_gradient", "depthwise_conv_weight_gradient",
-    "transposed_conv_weight_gradient", "batch_norm", "layer_norm", "group_norm", "norm_sums", "softmax",
+    "linear", "bmm", "attention", "pointwise_conv", "conv", "grouped_conv", "few_groups_conv",
+    "depthwise_conv", "transposed_conv", "pointwise_conv_data_gradient", "conv_data_gradient",
+    "grouped_conv_data_gradient", "few_groups_conv_data_gradient", "depthwise_conv_data_gradient",
+    "transposed_conv_data_gradient", "pointwise_conv_weight_gradient", "conv_weight_gradient",
+    "grouped_conv_weight_gradient", "few_groups_conv_weight_gradient", "depthwise_conv_weight_gradient",
+    "transposed_conv_weight_gradient",
+    "image_conversion", "batch_norm", "layer_norm", "group_norm", "norm_sums", "softmax",
     "add", "mul", "activation", "smooth_activation", "bias", "fused", "power", "elementwise", "reduction",
     "pooling", "gather", "cast", "transpose", "concat", "copy", "recurrent", "optimizer", "unknown",
 )  # fmt: skip
@@ -120,10 +122,11 @@ _BY_KIND: Mapping[str, str] = {
     "cast": "cast",
     "transpose": "transpose",
     "mixed_order": "transpose",
+    "image_conversion": "image_conversion",
     "concat": "concat",
 }
-_DENSE, _POINTWISE, _GROUPED, _DEPTHWISE, _TRANSPOSED = (
-    "conv", "pointwise_conv", "grouped_conv", "depthwise_conv", "transposed_conv",
+_DENSE, _POINTWISE, _GROUPED, _FEW_GROUPS, _DEPTHWISE, _TRANSPOSED = (
+    "conv", "pointwise_conv", "grouped_conv", "few_groups_conv", "depthwise_conv", "transposed_conv",
 )  # fmt: skip
 _PASS_SUFFIX = ("", "_data_gradient", "_weight_gradient")
 
@@ -226,6 +229,11 @@ def runs_padded(table: WorkTable, facts: ConvolutionFacts) -> NDArray[np.bool_]:
     return np.asarray(large & narrow & (facts.pass_code != _WEIGHT_GRADIENT), dtype=np.bool_)
 
 
+_MANY_GROUPS = 32
+"""From here on cuDNN's kernels for images channels-last fill a block with groups. With fewer, training in AMP
+took 20 to 60 times its floor before torch 2.0 (RegNets, NFNets); with 32 and more (ResNeXts) twice."""
+
+
 def _convolution_classes(table: WorkTable) -> NDArray[np.intp]:
     facts = convolution_facts(table)
     base = np.select(
@@ -233,10 +241,11 @@ def _convolution_classes(table: WorkTable) -> NDArray[np.intp]:
             facts.transposed > 0,
             runs_padded(table, facts),
             facts.is_depthwise,
+            facts.groups >= _MANY_GROUPS,
             facts.groups > 1,
             facts.taps == 1,
         ],
-        [_TRANSPOSED, _DENSE, _DEPTHWISE, _GROUPED, _POINTWISE],
+        [_TRANSPOSED, _DENSE, _DEPTHWISE, _GROUPED, _FEW_GROUPS, _POINTWISE],
         _DENSE,
     )
     suffix = np.array(_PASS_SUFFIX)[facts.pass_code.astype(np.intp)]

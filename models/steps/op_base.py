@@ -7,6 +7,7 @@ The op level answers for a kernel that was timed alone. Two things differ inside
   and keep their floors; what is written goes to memory in the end.
 - Convolutions were measured as operators in FP32 alone. What that says of narrower ones on tensor cores
   misled on chips that nobody timed: by the prior alone 23 % on Lambda's GPUs left out, 12 % without.
+  Conversions of images were never measured alone.
 
 And some depthwise convolutions run as padded products (predictor.models.steps.features.runs_padded).
 """
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.dtype import Compute
-from predictor.features.programs.work import Family
+from predictor.features.programs.work import IMAGE_CONVERSION, Family
 from predictor.features.programs.work_table import (
     COMPUTES,
     FAMILIES,
@@ -59,6 +60,7 @@ def op_base(
     in_network = np.where(unmeasured, _network_floor(table, floor_s, facts), floor_s)
     convolution = table.family == FAMILIES.index(Family.CONVOLUTION)
     silent = convolution & (table.compute != COMPUTES.index(Compute.FP32))
+    silent |= table.kind == IMAGE_CONVERSION
     return OpBase(in_network, np.where(silent, 0.0, np.log(learned_s / floor_s)))
 
 

@@ -85,7 +85,7 @@ def levels(job: JobContext) -> tuple[int, ...]:
 _KIND_OF_CLASS: Mapping[str, str] = {
     **{name: "product" for name in CLASSES if name.startswith(("linear", "bmm"))},
     **{name: "convolution" for name in CLASSES if name.endswith("conv") or "conv_" in name},
-    **{name: "grouped" for name in CLASSES if name.startswith(("grouped", "depthwise"))},
+    **{name: "grouped" for name in CLASSES if name.startswith(("grouped", "few_groups", "depthwise"))},
     "attention": "attention",
     **dict.fromkeys(("batch_norm", "layer_norm", "group_norm", "norm_sums", "softmax", "reduction"), "rows"),
     "recurrent": "recurrent",
