@@ -135,7 +135,7 @@ _SIZE = (
     "log_start_over_work", "weight_share",
 )  # fmt: skip
 _PRODUCT = (
-    "log2_product_batch", "log2_m", "log2_n", "log2_k", "align_n", "align_k", "log_best_tile",
+    "log2_product_batch", "log2_n", "log2_k", "align_n", "align_k", "log_best_tile",
 )  # fmt: skip
 _CONVOLUTION = (
     "log2_in_channels", "log2_out_channels", "log2_group_width", "taps", "stride", "dilation",
@@ -357,7 +357,6 @@ def aggregate_features(
         "log_start_over_work": np.log(n[:, LAUNCHES] * 1e-6 / (np.maximum(compute_s, memory_s) + tiny)),
         "weight_share": n[:, PARAMETER_BYTES] / moved,
         "log2_product_batch": np.log2(products.batch),
-        "log2_m": np.log2(products.m),
         "log2_n": np.log2(products.n),
         "log2_k": np.log2(products.k),
         "align_n": _alignment(products.n),
