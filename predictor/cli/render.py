@@ -13,6 +13,7 @@ from predictor.cli import text as txt
 from predictor.cli.fitted_table import FittedTable, SideBySide
 from predictor.cli.render_footprint import footprint_view
 from predictor.errors import PerfcastError
+from predictor.features.programs.work import IMAGE_CONVERSION
 from predictor.request import PredictionRequest
 from predictor.types import (
     SURELY_FITS,
@@ -244,7 +245,8 @@ def _op_table(explanation: Explanation, top: int) -> FittedTable:
     table = FittedTable(*headers, "source?", "for example??")
     for row in explanation.rows[:top]:
         table.add_row(
-            row.op_type,
+            # Beside the convolution that asks for it, and often dearer.
+            row.kind if row.kind == IMAGE_CONVERSION else row.op_type,
             row.phase,
             str(row.count),
             txt.seconds(row.time_s),

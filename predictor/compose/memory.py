@@ -105,10 +105,11 @@ def compose_memory(
         return cost if chance is None else replace(cost, fits=chance > 0.5, fit_probability=chance)
     training = trains(program)
     cuts = [memory.pieces] if ends is None else ends
-    stage, seen = (
-        worst_stage(stage_memories(memory, cuts, each, training=training, buffers=buffers))
-        for each in (plan, corrected_as(plan))
-    )
+    known = corrected_as(plan)
+    stage = worst_stage(stage_memories(memory, cuts, plan, training=training, buffers=buffers))
+    seen = stage
+    if known is not plan:
+        seen = worst_stage(stage_memories(memory, cuts, known, training=training, buffers=buffers))
     return stage_memory_cost(program, device, plan, model, stage, seen, training=training)
 
 
