@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 from predictor.errors import InvalidBundle, InvalidData
+from predictor.features.dtype import DType
+from predictor.features.programs.program import program_of
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
 from predictor.models.power.board_power import PowerModel, Reading, idle_power_w, limit_w
 from predictor.models.power.profile import job_profile
 from predictor.models.power.rows import WORKLOADS, job_graph
 from predictor.models.power.training import SITUATIONS, held_out, log_errors, train_power
+from predictor.types import Mode
+from tests.unit.features.graphs import Sketch
 from tests.unit.models.memory_power_cases import power_samples, profile, program
 
 
@@ -128,6 +132,20 @@ def test_profile_of_a_program() -> None:
     # Launching takes longer than running: the host sets the pace.
     waiting = job_profile(job, times / 100, device, launch_s=5e-6)
     assert isclose(waiting.iteration_s, 5e-6 * found.launch_count)
+
+
+@pytest.mark.parametrize(("name", "kernels"), [("gtx-1080-ti-11gb", 1), ("rtx-3090-24gb", 4)])
+def test_images_are_converted_for_tensor_cores_alone(name: str, kernels: int) -> None:
+    s = Sketch(DType.FLOAT16)
+    s.input("x", 4, 64, 14, 14)
+    s.parameter("w", 64, 64, 1, 1)
+    graph = s.graph(s.node("Conv", ["x", "w"], (4, 64, 14, 14)))
+    job = program_of(graph, mode=Mode.INFER)
+    found = job_profile(job, np.full(len(job.ops), 1e-4), find_device(name), launch_s=5e-6)
+    convolution = job.ops[-1].work
+    assert found.launch_count == kernels
+    moved = convolution.moved_bytes * (3 if kernels > 1 else 1)
+    assert isclose(found.memory_s, moved / find_device(name).memory_bytes_per_s)
 
 
 def test_every_published_workload_is_an_architecture() -> None:
