@@ -49,16 +49,19 @@ class WeightFormat:
         block = self.block_of(depth)
         return columns, ceil(depth / block), ceil(block * self.bits / _BYTE)
 
-    def grouped(self, groups: int, depth: int, columns: int) -> tuple[tuple[int, int, int], ...]:
-        """Shapes of the scales and, where blocks have them, of the packed zeros of so many matrices.
+    def grouped(
+        self, groups: int, depth: int, columns: int
+    ) -> tuple[tuple[str, tuple[int, int, int], DType | None], ...]:
+        """Name, shape and type of the scales and, where blocks have them, of the packed zeros of matrices.
 
-        Nothing for floats: a matrix has one scale, as a product's activations have.
+        A type of None is that of the activations. Nothing for floats: a matrix has one scale, as a product's
+        activations have.
         """
         if self.is_float:
             return ()
         blocks = ceil(depth / self.block_of(depth))
-        scales = (groups, blocks, columns)
-        zeros = (groups, ceil(blocks * self.bits / _BYTE), columns)
+        scales = ("scales", (groups, blocks, columns), self.scale)
+        zeros = ("zeros", (groups, ceil(blocks * self.bits / _BYTE), columns), DType.INT8)
         return (scales, zeros) if self.has_zero_points else (scales,)
 
     def zero_bytes(self, depth: int, columns: int) -> int:

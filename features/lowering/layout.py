@@ -18,7 +18,7 @@ from math import prod
 from typing import TypeAlias
 
 from predictor.features.draft import Draft
-from predictor.features.graph import Node, Shape
+from predictor.features.graph import Graph, Node, Shape
 from predictor.features.lowering.strides import (
     Strides,
     axes_by_stride,
@@ -29,6 +29,7 @@ from predictor.features.lowering.strides import (
     reshaped,
     row_major,
 )
+from predictor.features.ops.conv import IMAGES_IN_PLACE
 
 _IMAGE_RANK = 4
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
@@ -66,9 +67,23 @@ def make_copies_explicit(draft: Draft, *, images_last: bool = False) -> None:
             draft.put(index, tuple(nodes))
 
 
+def mark_images_in_place(graph: Graph) -> Graph:
+    """Marks all convolutions: who runs them decides how images lie, and their library converts none."""
+
+    def marked(node: Node) -> Node:
+        if not _is_convolution(node):
+            return node
+        return replace(node, attributes={**node.attributes, IMAGES_IN_PLACE: 1})
+
+    return replace(graph, nodes=tuple(map(marked, graph.nodes)))
+
+
+def _is_convolution(node: Node) -> bool:
+    return node.op_type in _CONVOLUTIONS and not node.domain
+
+
 def _is_image_convolution(draft: Draft, node: Node) -> bool:
-    is_convolution = node.op_type in _CONVOLUTIONS and not node.domain
-    return is_convolution and len(draft.shape(node.inputs[0])) == _IMAGE_RANK
+    return _is_convolution(node) and len(draft.shape(node.inputs[0])) == _IMAGE_RANK
 
 
 def _convolution_step(draft: Draft, strided: _Strided, node: Node) -> list[Node]:

@@ -13,10 +13,11 @@ from predictor.features.lowering.engines import ENGINES, fuse_for_engine
 from predictor.features.lowering.fusion import recognise
 from predictor.features.lowering.grouping import group_pointwise
 from predictor.features.lowering.in_place import mark_updates
+from predictor.features.lowering.layout import mark_images_in_place
 from predictor.features.lowering.narrow_weights import store_weights
+from predictor.features.lowering.patterns.attention import FUSED_SINCE
 from predictor.features.lowering.precision import apply_precision
 from predictor.features.lowering.quantised import fuse_quantised
-from predictor.features.ops.conv import IN_PLACE
 from predictor.types import Layout, Precision, Runtime, Weights
 
 
@@ -69,7 +70,7 @@ def lower(
     recognised = store_weights(recognise(graph, runtime, layout, release), weights)
     typed = apply_precision(recognised, precision, narrow_norms=narrow_norms)
     if runtime in _LAYING_IMAGES:
-        typed = _with_images_in_place(typed)
+        typed = mark_images_in_place(typed)
     if split is not None:
         typed = split(typed)
     if engine is not None:
@@ -86,7 +87,7 @@ def release_of_lowering(runtime: Runtime, release: float) -> float:
     """
     if runtime is Runtime.COMPILED:
         return release
-    return _BEFORE_FUSED_ATTENTION if runtime is Runtime.EAGER and 0.0 < release < 2.0 else 0.0
+    return _BEFORE_FUSED_ATTENTION if runtime is Runtime.EAGER and 0.0 < release < FUSED_SINCE else 0.0
 
 
 _BEFORE_FUSED_ATTENTION = 1.0
@@ -94,16 +95,6 @@ _BEFORE_FUSED_ATTENTION = 1.0
 
 _LAYING_IMAGES = frozenset({Runtime.COMPILED, Runtime.TENSORRT})
 """Who decides how images lie. With conversions timm's compiled networks fit worse (8.9 to 9.8 %)."""
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-
-
-def _with_images_in_place(graph: Graph) -> Graph:
-    def marked(node: Node) -> Node:
-        if node.op_type not in _CONVOLUTIONS or node.domain:
-            return node
-        return replace(node, attributes={**node.attributes, IN_PLACE: 1})
-
-    return replace(graph, nodes=tuple(map(marked, graph.nodes)))
 
 
 def _with_lowered_body(node: Node, lowered: Callable[[Graph], Graph]) -> Node:

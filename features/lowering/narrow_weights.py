@@ -116,11 +116,9 @@ class _Pass:
         groups, depth, columns = self._values[weight].shape
         self._values[weight] = replace(self._values[weight], dtype=self._stored.dtype)
         data = self._in_fp8(data) if self._stored.is_float else data
-        types = (self._stored.scale or DType.FLOAT32, DType.INT8)
-        shapes = self._stored.grouped(groups, depth, columns)
         blocks = [
-            self._buffer(f"{weight}.{what}", shape, dtype)
-            for what, shape, dtype in zip(("scales", "zeros"), shapes, types, strict=False)
+            self._buffer(f"{weight}.{what}", shape, dtype or DType.FLOAT32)
+            for what, shape, dtype in self._stored.grouped(groups, depth, columns)
         ]
         # The ends of groups come before the blocks' numbers; a product of buffers has none.
         self._nodes.append(replace(node, inputs=(data, weight, *rest, *blocks)))

@@ -100,21 +100,26 @@ def convolve(
     )
 
 
+IMAGES_IN_PLACE = "perfcast_images_in_place"
+"""Mark of a convolution whose images lie as its kernel reads them."""
 _CONVERTED = frozenset({Compute.FP16, Compute.BF16})
 """For TF32 cuDNN also has kernels that read images as they lie: with conversions Lambda's steps fit worse."""
+_OPERANDS = 3
 
 
-IN_PLACE = "perfcast_images_in_place"
-"""Mark of a convolution whose images lie as its kernel reads them."""
-
-
-def with_conversions(op: OpView, convolution: OpWork) -> tuple[OpWork, ...]:
-    """A kernel, behind the copies of its operands that it asks for (one work) where it asks for any."""
-    shape = convolution.shape
-    if not isinstance(shape, Convolution) or convolution.compute not in _CONVERTED:
-        return (convolution,)
+def _kernels(
+    op: OpView,
+    shape: Convolution,
+    compute: Compute,
+    reads: tuple[Value, ...],
+    write: Value,
+    pass_name: str = FORWARD,
+) -> tuple[OpWork, ...]:
+    """One pass, behind the copies of its operands that it asks for (one work) where it asks for any."""
+    convolution = convolve(op, shape, compute, reads, write, pass_name)
+    lies_right = shape.channels_last or op.integer(IMAGES_IN_PLACE)
     is_one_point = prod(shape.in_spatial) == prod(shape.out_spatial) == 1
-    if shape.channels_last or op.integer(IN_PLACE) or shape.is_depthwise or is_one_point:
+    if compute not in _CONVERTED or lies_right or shape.is_depthwise or is_one_point:
         return (convolution,)
     moved = convolution.moved_bytes
     copies = replace(
@@ -129,9 +134,6 @@ def with_conversions(op: OpView, convolution: OpWork) -> tuple[OpWork, ...]:
         launch_count=_OPERANDS,
     )
     return copies, convolution
-
-
-_OPERANDS = 3
 
 
 def _is_torchs_own(shape: Convolution, compute: Compute) -> bool:
@@ -154,8 +156,7 @@ def conv(op: OpView) -> tuple[OpWork, ...]:
     data, weight, out, bias = op.input(0), op.input(1), op.output(), op.optional(2)
     shape = geometry(op, data, weight, out)
     compute = op.matrix_compute(0, 1)
-    main = convolve(op, shape, compute, (data, weight), out)
-    works = with_conversions(op, main)
+    works = _kernels(op, shape, compute, (data, weight), out)
     if bias is None or op.integer("perfcast_fused_bias") or _is_torchs_own(shape, compute):
         return works
     return *works, pointwise(op, "bias", 1, reads=(out, bias), writes=(out,))
@@ -171,9 +172,9 @@ def conv_backward(op: OpView) -> Backward:
     shape, compute = geometry(op, data, weight, out), op.matrix_compute(0, 1)
     works: list[OpWork] = []
     if op.wants_gradient(0):
-        works.extend(with_conversions(op, convolve(op, shape, compute, (out, weight), data, DATA_GRADIENT)))
+        works.extend(_kernels(op, shape, compute, (out, weight), data, DATA_GRADIENT))
     if op.wants_gradient(1):
-        works.extend(with_conversions(op, convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT)))
+        works.extend(_kernels(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT))
     if op.wants_gradient(2):
         works.append(sum_to(op, out, op.input(2)))
     saves = (data.name, weight.name) if op.wants_gradient(0) else (data.name,)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
+from predictor.api.job_programs import job_options
 from predictor.api.sources import Binding, GraphSources
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
 from predictor.features.lowering.adapters import Adapters, adapt
-from predictor.features.lowering.lower import lower, release_of_lowering
+from predictor.features.lowering.lower import lower
 from predictor.features.programs.program import program_of
 from predictor.features.programs.work import Program
 from predictor.parallel.plan import Plan
-from predictor.releases import release_number
 from predictor.request import PredictionRequest
 from predictor.types import Mode
 
@@ -35,7 +35,7 @@ def adapted_program(
         runtime=request.runtime,
         training=True,
         layout=request.layout,
-        release=release_of_lowering(request.runtime, release_number(request.framework_version)),
+        release=job_options(request)["release"],
     )
     return program_of(
         adapt(lowered, adapters),

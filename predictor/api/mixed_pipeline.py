@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from predictor.compose.interval import log_interval
-from predictor.compose.memory import MemoryCost, corrected_as, stage_memory_cost
+from predictor.compose.memory import MemoryCost, held_and_seen, stage_memory_cost
 from predictor.compose.mixed_stages import mixed_columns, mixed_ends
 from predictor.compose.plan_cost import compose_plan
 from predictor.compose.plan_time import plan_time
 from predictor.compose.stragglers import with_stragglers
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.hardware.spec import DeviceSpec
-from predictor.parallel.memory_stages import RankMemory, stage_memories
+from predictor.parallel.memory_stages import RankMemory
 from predictor.request import PredictionRequest
 from predictor.types import Interval, Mode
 
@@ -96,9 +96,7 @@ def mixed_pipeline(
     )
     time = with_stragglers(time, plan.device_count, request.rank_jitter)
     rank = resolved[0].rank
-    memories, seen = (
-        stage_memories(RankMemory(rank), ends, each, training=training) for each in (plan, corrected_as(plan))
-    )
+    memories, seen = held_and_seen(RankMemory(rank), ends, plan, training=training)
     begins = [0, *ends[:-1].tolist()]
     stages = tuple(
         MixedStage(

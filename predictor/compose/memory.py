@@ -105,12 +105,26 @@ def compose_memory(
         return cost if chance is None else replace(cost, fits=chance > 0.5, fit_probability=chance)
     training = trains(program)
     cuts = [memory.pieces] if ends is None else ends
+    stages, seen = held_and_seen(memory, cuts, plan, training=training, buffers=buffers)
+    return stage_memory_cost(
+        program, device, plan, model, worst_stage(stages), worst_stage(seen), training=training
+    )
+
+
+def held_and_seen(
+    memory: RankMemory,
+    ends: Sequence[int] | NDArray[np.intp],
+    plan: Plan,
+    *,
+    training: bool,
+    buffers: GradientBuffers = TORCH_BUFFERS,
+) -> tuple[list[StageMemory], list[StageMemory]]:
+    """Memory of every stage under the plan, and under the one whose correction it takes."""
+    held = stage_memories(memory, ends, plan, training=training, buffers=buffers)
     known = corrected_as(plan)
-    stage = worst_stage(stage_memories(memory, cuts, plan, training=training, buffers=buffers))
-    seen = stage
-    if known is not plan:
-        seen = worst_stage(stage_memories(memory, cuts, known, training=training, buffers=buffers))
-    return stage_memory_cost(program, device, plan, model, stage, seen, training=training)
+    if known is plan:
+        return held, held
+    return held, stage_memories(memory, ends, known, training=training, buffers=buffers)
 
 
 def corrected_as(plan: Plan) -> Plan:

@@ -15,8 +15,6 @@ from predictor.features.dtype import DType
 from predictor.features.reading.elements import TO_ONNX
 from predictor.features.weight_format import WeightFormat
 
-_BESIDE = ("scales", "zeros")
-
 
 class QuantisedBuilder(GraphBuilder):
     """Layers store the weights that they make in a format; weights that are given stay as they are."""
@@ -39,10 +37,9 @@ class QuantisedBuilder(GraphBuilder):
         stored, to = self.parameter(sizes, name, self._stored.dtype), None
         if self._stored.is_float:
             rows, to = self._narrowed(rows), TO_ONNX[self.dtype]
-        types = (self._stored.scale, DType.INT8)
         blocks = [
             self.parameter(shape, f"{name}.{what}", dtype)
-            for shape, what, dtype in zip(self._stored.grouped(*sizes), _BESIDE, types, strict=False)
+            for what, shape, dtype in self._stored.grouped(*sizes)
         ]
         y: Tensor = self.op("GroupedMatMul", [rows, stored, ends, *blocks], domain="perfcast", to=to)
         return y

@@ -26,7 +26,8 @@ _SOFTMAX = ("Cast?(Softmax(Cast?({masked})))", "Where(IsNaN(p), #, p@Softmax({ma
 
 
 _CHOSEN_SINCE = 2.03
-_FUSED_SINCE = 2.0
+FUSED_SINCE = 2.0
+"""Release of torch from which on eager mode runs attention as one kernel."""
 
 
 def _spellings(kind: str, forms: tuple[str, ...] = _ADDED + _CHOSEN) -> tuple[str, ...]:
@@ -128,13 +129,11 @@ def _native(match: Match) -> tuple[Node, ...] | None:
     return (match.node("perfcast", "Attention", inputs, causal=causal, heads=query[1], kv_heads=key[1]),)
 
 
-def _scores(match: Match) -> tuple[Node, ...] | None:
+def _scaled_scores(match: Match) -> tuple[Node, ...] | None:
     """One scale on the scores in the place of one on each operand."""
     draft, root = match.draft, match.root
-    if len(draft.shape(root.outputs[0])) != len(match.shape("q")) or len(match.shape("q")) != 4:
-        return None
     scaled = draft.node(root.inputs[0])
-    if scaled is None:
+    if scaled is None or not len(match.shape("q")) == len(draft.shape(root.outputs[0])) == 4:
         return None
     scale = next(name for name in scaled.inputs if name != match.captures["q"])
     made = draft.values[root.outputs[0]]
@@ -144,8 +143,8 @@ def _scores(match: Match) -> tuple[Node, ...] | None:
 
 
 RULES = (
-    rule("sdpa", _spellings("marked"), _attention, since=_FUSED_SINCE),
-    rule("scores_before_sdpa", (_SCORES["marked"],), _scores, before=_FUSED_SINCE),
+    rule("sdpa", _spellings("marked"), _attention, since=FUSED_SINCE),
+    rule("scores_before_sdpa", (_SCORES["marked"],), _scaled_scores, before=FUSED_SINCE),
     rule("sdpa_native", ("Attention(q, k, v)", "Attention(q, k, v, _)"), _native),
     rule("attention_by_hand", _spellings("plain", _ADDED), _by_hand, runtimes=FUSING),
     rule(

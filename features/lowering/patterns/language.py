@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import TypeAlias
 
 from predictor.features.draft import CONSTANT, DATA, Draft
@@ -84,7 +85,7 @@ class Rule:
     """Spellings of one block and what to put in their place.
 
     `runtimes` says where it applies, `since` from which release of torch on (major + minor / 100), `before`
-    up to which; 0 for every one.
+    which on no more.
     """
 
     name: str
@@ -92,12 +93,11 @@ class Rule:
     build: Builder
     runtimes: frozenset[Runtime]
     since: float = 0.0
-    before: float = 0.0
+    before: float = inf
 
     def applies(self, runtime: Runtime, release: float) -> bool:
         """In `runtime` of a release of torch; 0 is the newest."""
-        current = release or _NEWEST
-        return runtime in self.runtimes and self.since <= current < (self.before or _NEWEST + 1.0)
+        return runtime in self.runtimes and self.since <= (release or _NEWEST) < self.before
 
 
 _NEWEST = 99.0
@@ -109,7 +109,7 @@ def rule(
     build: Builder,
     runtimes: tuple[Runtime, ...] = tuple(Runtime),
     since: float = 0.0,
-    before: float = 0.0,
+    before: float = inf,
 ) -> Rule:
     """A rule from pattern text. Raises ValueError on text that is no pattern."""
     return Rule(name, tuple(parse(text) for text in spellings), build, frozenset(runtimes), since, before)
