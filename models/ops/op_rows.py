@@ -42,7 +42,7 @@ _LINEAR_RANGE = (1.5, 20.0)
 _FULL_SET_ROWS = 200
 
 # Kernels of this length show a board's level; sets whose levels differ by more contradict each other.
-_LONG_S = 1e-3
+LONG_S = 1e-3
 _CONTRADICTION = 2.0
 
 TextArray = NDArray[np.str_]
@@ -192,7 +192,7 @@ def _table(family: Family, rows: Sequence[_Measured], name: str, device: DeviceS
     return OpTable(
         family=family,
         features=feature_matrix(family, works, device),
-        target=reconciled(np.log(seen / total_s), subset, total_s > _LONG_S),
+        target=reconciled(np.log(seen / total_s), subset, total_s > LONG_S),
         floor_s=total_s,
         device=np.full(len(kept), name),
         subset=subset,

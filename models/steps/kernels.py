@@ -1,7 +1,8 @@
 """Measured kernels as iterations of one op: they hold the aggregate model to what single ops take.
 
 A sample of the operator sources, per device, op family and shape set; only kernels that their call does not
-hide. In the loss such a row's one op has share 1 (predictor.models.steps.boosting).
+hide. In the loss such a row's one op has share 1 (predictor.models.steps.boosting). Contradicting shape sets
+meet half-way, as they do where the op level is trained (predictor.models.ops.op_rows).
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from predictor.features.dtype import Compute
 from predictor.features.programs.work import Family, OpWork
 from predictor.features.programs.work_json import work_from_json
 from predictor.features.programs.work_table import work_table
+from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.spec import DeviceKind, DeviceSpec
 from predictor.models.corpus.build import Progress, missing_sources, read_source, silent
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.models.ops.floor import KERNEL_START_S
-from predictor.models.ops.op_rows import dispatch_s, lead_fraction
+from predictor.models.ops.op_rows import LONG_S, dispatch_s, lead_fraction, reconciled
 from predictor.models.ops.op_time import OpTimeModel
 from predictor.models.steps.features import (
     CLASSES,
@@ -44,7 +46,9 @@ from predictor.types import Mode, Precision, Runtime
 if TYPE_CHECKING:
     import polars as pl
 
-SOURCES = ("neusight", "aiconfigurator-ops")
+SHAPE_SETS = "neusight"
+"""Source whose sets are shapes of the same calls; another's are kinds of calls."""
+SOURCES = (SHAPE_SETS, "aiconfigurator-ops")
 FAMILY = "kernel"
 """Model family of the rows: they are no model, and leave with none."""
 _SAMPLE = 150
@@ -64,6 +68,7 @@ _PRECISIONS: Mapping[Compute, Precision] = {
 @dataclass(frozen=True, slots=True)
 class _Kernel:
     work: OpWork
+    subset: str
     seconds: float
 
 
@@ -133,12 +138,12 @@ def _of_device(rows: pl.DataFrame, random: np.random.Generator) -> list[_Kernel]
         for key, facts, second in zip(keys, part["configuration"], seconds, strict=True):
             cells[key].append((facts, float(second)))
     found: list[_Kernel] = []
-    for _, members in sorted(cells.items()):
+    for (_, subset), members in sorted(cells.items()):
         for i in np.sort(random.permutation(len(members))[:_SAMPLE]):
             facts, second = members[i]
             work = work_from_json(json.loads(facts)["work"])
             if work.compute in _PRECISIONS:
-                found.append(_Kernel(work, second))
+                found.append(_Kernel(work, subset, second))
     return found
 
 
@@ -174,6 +179,9 @@ def _table(
             JobContext(Mode.INFER, precision, Runtime.EAGER),
             code[chosen],
         )
+    seconds = np.array([kernel.seconds for kernel in kernels])
+    if source == SHAPE_SETS:
+        seconds = _reconciled_s(kernels, seconds, costs.floor_s)
     rows = tuple(
         WholeModelRow(
             graph=FAMILY,
@@ -193,7 +201,7 @@ def _table(
     return AggregateTable(
         rows=rows,
         source=np.full(len(rows), source),
-        log_time=np.log([kernel.seconds for kernel in kernels]),
+        log_time=np.log(seconds),
         launches=nothing,
         rest_s=nothing,
         row=np.arange(len(rows), dtype=np.intp),
@@ -204,3 +212,14 @@ def _table(
         class_code=code,
         features=features,
     )
+
+
+def _reconciled_s(kernels: Sequence[_Kernel], seconds: FloatArray, floor_s: FloatArray) -> FloatArray:
+    """(n,) times, each family's two shape sets moved to one level where they contradict each other."""
+    target = np.log(seconds / floor_s)
+    families = np.array([kernel.work.family.value for kernel in kernels])
+    subsets = np.array([kernel.subset for kernel in kernels])
+    for family in np.unique(families):
+        of = families == family
+        target[of] = reconciled(target[of], subsets[of], floor_s[of] > LONG_S)
+    return np.asarray(floor_s * np.exp(target), dtype=np.float64)

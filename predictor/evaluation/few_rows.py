@@ -69,7 +69,7 @@ def job_samples(fitted: Fitted, table: AggregateTable, *, harness: bool = False)
         timed = timed_total(table, find_device, added)
         kernel_s[:, _REST_CLASS] += timed.fixed_s
         launch_s = timed.host_s
-    measured_s = np.exp(table.log_time)
+    measured_s = [row.measured_s for row in table.rows]
     return [
         Sample(kernels, float(host_s), float(seconds))
         for kernels, host_s, seconds in zip(kernel_s, launch_s, measured_s, strict=True)
