@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from predictor.features.programs.work import IMAGE_CONVERSION, Family, OpWork, Program
 from predictor.hardware.spec import DeviceSpec
+from predictor.hardware.sustained import matrix_peak
 from predictor.models.ops.floor import runs_on
 from predictor.models.ops.recurrent import streamed_bytes
 
@@ -121,10 +122,8 @@ def job_profile(
     count *= [work.kind != IMAGE_CONVERSION or runs_on(work, device) for work in works]
     by_work_s = np.bincount(index, weights=time_s, minlength=len(works)).astype(np.float64)
     launches = count * [work.launch_count for work in works]
-    vector_rate = device.vector_flops_per_s
     compute_s = count * [
-        work.matrix_flops / device.matrix_flops_per_s.get(work.compute.value, vector_rate)
-        + work.vector_flops / vector_rate
+        work.matrix_flops / matrix_peak(device, work.compute) + work.vector_flops / device.vector_flops_per_s
         for work in works
     ]
     moved = count * [work.moved_bytes + streamed_bytes(work, device) for work in works]

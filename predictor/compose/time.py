@@ -18,6 +18,7 @@ from predictor.compose.interval import FloatArray, log_interval, sum_log_spread
 from predictor.features.dtype import Compute
 from predictor.features.programs.work import OpWork, Phase, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
+from predictor.hardware.sustained import knows_tf32
 from predictor.models.ops.op_time import ANALYTIC, LEARNED, OpCosts, OpTimeModel
 from predictor.models.ops.windows import has_window, without_window
 from predictor.models.steps.features import JobContext
@@ -117,12 +118,12 @@ def price_program(
         return ProgramCosts(costs, index, launches)
     corrected = _step_costs(works, count, costs, device, model, step, job)
     if job.precision is Precision.TF32:
-        # TF32 allows rounded products and forces none.
+        # TF32 allows rounded products and forces none; without units for them it allows nothing.
         exact_works = tuple(replace(work, compute=_EXACT.get(work.compute, work.compute)) for work in works)
         exact_costs = model.costs(exact_works, device)
         exact_job = replace(job, precision=Precision.FP32)
         exact = _step_costs(exact_works, count, exact_costs, device, model, step, exact_job)
-        if count @ exact.time_s < count @ corrected.time_s:
+        if not knows_tf32(device) or count @ exact.time_s < count @ corrected.time_s:
             works, costs, corrected = exact_works, exact_costs, exact
     if fused_optimizer:
         optimizer = np.array([work.phase is Phase.OPTIMIZER for work in works])

@@ -47,15 +47,19 @@ _MAX_Q = "max-q"
 take 0.5 to 0.8 of what the rule would allow at least."""
 
 
-# Operands that no unit of a device multiplies are widened on their way into the product.
-_WIDENED: Mapping[str, tuple[str, ...]] = {"fp8": ("fp16", "bf16"), "fp4": ("fp8", "fp16", "bf16")}
+# Operands that no unit of a device multiplies are widened on their way into the product; TF32 is FP32 there.
+_WIDENED: Mapping[str, tuple[str, ...]] = {
+    "tf32": (_SINGLE,),
+    "fp8": ("fp16", "bf16"),
+    "fp4": ("fp8", "fp16", "bf16"),
+}
 
 
 def matrix_peak(device: DeviceSpec, compute: str) -> float:
     """Rated FLOP/s of matrix products in `compute`.
 
-    A type the device lacks runs on its FP32 pipelines, and so does FP32 where they are the faster ones; FP8
-    and FP4 run in the next wider type that it has.
+    A type the device lacks runs on its FP32 pipelines, and so does FP32 where they are the faster ones; TF32,
+    FP8 and FP4 run in the next wider type that it has.
     """
     rates = device.matrix_flops_per_s
     found = next((kind for kind in (compute, *_WIDENED.get(compute, ())) if kind in rates), None)
@@ -69,6 +73,12 @@ def has_tensor_cores(device: DeviceSpec) -> bool:
     is_gpu = device.kind is not DeviceKind.CPU and device.vendor.lower() == "nvidia"
     early = device.architecture.lower() in _WITHOUT_TENSOR_CORES
     return is_gpu and not early and "fp16" in device.matrix_flops_per_s
+
+
+def knows_tf32(device: DeviceSpec) -> bool:
+    """Whether units round products of 32 bits to TF32: NVIDIA's that know BF16 do, its rate stated or not."""
+    rates = device.matrix_flops_per_s
+    return "tf32" in rates or ("bf16" in rates and has_tensor_cores(device))
 
 
 _WITHOUT_TENSOR_CORES = frozenset({"kepler", "maxwell", "pascal"})

@@ -46,6 +46,18 @@ def test_tf32_is_not_slower_than_fp32(predictor: Predictor, model: str, device: 
     assert rounded.iteration_time_s.value <= exact.iteration_time_s.value
 
 
+@pytest.mark.parametrize("device", ["v100-sxm2-16gb", "gtx-1080-ti-11gb", "mi100-pcie-32gb", "epyc-7502"])
+@pytest.mark.parametrize("model", ["resnet50", "gpt2"])
+def test_tf32_is_fp32_where_no_unit_knows_it(predictor: Predictor, model: str, device: str) -> None:
+    path = str(EXAMPLES / f"{model}.onnx")
+    exact, rounded = (
+        predictor.predict(PredictionRequest(path, device, batch=1, precision=precision))
+        for precision in (Precision.FP32, Precision.TF32)
+    )
+    assert rounded.iteration_time_s == exact.iteration_time_s
+    assert rounded.energy_j == exact.energy_j
+
+
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("model", ["mobilenet_v2", "resnet50", "gpt2"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor.errors import InvalidBundle, InvalidData
-from predictor.features.dtype import DType
+from predictor.features.dtype import Compute, DType
 from predictor.features.programs.program import program_of
 from predictor.hardware.catalog import find_device
 from predictor.models.bundle import TrainedModel
@@ -146,6 +146,19 @@ def test_images_are_converted_for_tensor_cores_alone(name: str, kernels: int) ->
     assert found.launch_count == kernels
     moved = convolution.moved_bytes * (3 if kernels > 1 else 1)
     assert isclose(found.memory_s, moved / find_device(name).memory_bytes_per_s)
+
+
+def test_products_in_a_type_without_units_take_those_of_the_next_wider_one() -> None:
+    s = Sketch(DType.FLOAT16)
+    s.input("x", 64, 64)
+    s.parameter("w", 64, 64)
+    half = program_of(s.graph(s.node("MatMul", ["x", "w"], (64, 64))), mode=Mode.INFER)
+    ops = tuple(replace(op, work=replace(op.work, compute=Compute.FP8)) for op in half.ops)
+    device, times = find_device("a100-pcie-40gb"), np.full(len(ops), 1e-4)
+    narrow, wide = (
+        job_profile(job, times, device, launch_s=5e-6).compute_s for job in (replace(half, ops=ops), half)
+    )
+    assert narrow == wide > 0
 
 
 def test_every_published_workload_is_an_architecture() -> None:
