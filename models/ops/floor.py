@@ -114,15 +114,20 @@ def _turned(work: OpWork) -> int:
     return work.shape.count if is_conversion and isinstance(work.shape, Elements) else 0
 
 
+def is_absent(work: OpWork, device: DeviceSpec) -> bool:
+    """Whether the device never runs the work: a conversion of images where no tensor core reads them.
+
+    Conversions are in every program, so that programs stay free of devices.
+    """
+    return work.kind == IMAGE_CONVERSION and not has_tensor_cores(device)
+
+
 def runs_on(work: OpWork, device: DeviceSpec) -> bool:
     """Whether the work takes time of the device.
 
-    Exchanges between ranks do not (predictor.parallel prices them on links), nor do conversions of images
-    where no tensor core reads them.
+    Exchanges between ranks do not (predictor.parallel prices them on links), nor does what is absent.
     """
-    if work.kind == IMAGE_CONVERSION:
-        return has_tensor_cores(device)
-    return work.family is not Family.COMMUNICATION
+    return work.family is not Family.COMMUNICATION and not is_absent(work, device)
 
 
 def matrix_efficiency(works: Sequence[OpWork], device: DeviceSpec) -> FloatArray:

@@ -13,10 +13,10 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.features.programs.work import IMAGE_CONVERSION, Family, OpWork, Program
+from predictor.features.programs.work import Family, OpWork, Program
 from predictor.hardware.spec import DeviceSpec
 from predictor.hardware.sustained import matrix_peak
-from predictor.models.ops.floor import runs_on
+from predictor.models.ops.floor import is_absent
 from predictor.models.ops.recurrent import streamed_bytes
 
 FloatArray = NDArray[np.float64]
@@ -118,8 +118,7 @@ def job_profile(
     position: dict[OpWork, int] = {}
     index = np.array([position.setdefault(op.work, len(position)) for op in program.ops], dtype=np.intp)
     works, count = list(position), np.bincount(index, minlength=len(position)).astype(np.float64)
-    # Conversions of images are in every program, and run on tensor cores alone.
-    count *= [work.kind != IMAGE_CONVERSION or runs_on(work, device) for work in works]
+    count *= [not is_absent(work, device) for work in works]
     by_work_s = np.bincount(index, weights=time_s, minlength=len(works)).astype(np.float64)
     launches = count * [work.launch_count for work in works]
     compute_s = count * [

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 
 from predictor.compose.time import ProgramCosts
-from predictor.features.programs.work import IMAGE_CONVERSION, OpInstance, Program
+from predictor.features.programs.work import OpInstance, Program
+from predictor.hardware.spec import DeviceSpec
+from predictor.models.ops.floor import is_absent
 from predictor.types import OpCostRow
 
 
-def explain_program(program: Program, costs: ProgramCosts) -> tuple[OpCostRow, ...]:
+def explain_program(program: Program, costs: ProgramCosts, device: DeviceSpec) -> tuple[OpCostRow, ...]:
     """One row per (op type, work), most expensive first; `share_fraction` is of the device's busy time.
 
-    Conversions of images that the device runs none of are left out.
+    What `device` never runs is left out.
     """
     groups: dict[tuple[str, int, bool], list[OpInstance]] = defaultdict(list)
     for op, unique in zip(program.ops, costs.index, strict=True):
-        if op.work.kind == IMAGE_CONVERSION and not costs.unique.time_s[unique]:
-            continue
-        groups[op.op_type, int(unique), op.covered].append(op)
+        if not is_absent(op.work, device):
+            groups[op.op_type, int(unique), op.covered].append(op)
     total_s = float(costs.time_s.sum()) or 1.0
     rows = [
         _row(op_type, unique, covered, ops, costs, total_s)

@@ -176,7 +176,8 @@ class Predictor(SplitTables):
         resolved = self._resolve(request)
         training = request.mode is Mode.TRAIN
         exchanges = exchange_rows(request.plan, resolved.cluster, training=training)
-        return Explanation(prediction, explain_program(resolved.rank.program, resolved.costs), exchanges)
+        rows = explain_program(resolved.rank.program, resolved.costs, resolved.device)
+        return Explanation(prediction, rows, exchanges)
 
     def with_calibrations(
         self, calibrations: Sequence[DeviceCalibration], networks: Sequence[NetworkCalibration]

@@ -11,6 +11,7 @@ from predictor.features.dtype import Compute
 from predictor.features.programs.work import Family, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.hardware.sustained import matrix_peak
+from predictor.models.ops.floor import is_absent
 from predictor.models.plans.step_correction import StepFacts
 from predictor.parallel.plan import Plan
 from predictor.parallel.rank_program import RankProgram
@@ -54,7 +55,8 @@ def step_facts(
     time_s = costs.time_s * copies
     kernels_s = max(float(time_s.sum()), 1e-30)
     flops = np.array([float(work.matrix_flops) for work in works]) * copies
-    launches = float((np.array([work.launch_count for work in works]) * copies).sum())
+    kernels = [0 if is_absent(work, device) else work.launch_count for work in works]
+    launches = float((np.array(kernels) * copies).sum())
     family_s: dict[str, float] = {}
     for work, seconds in zip(works, time_s.tolist(), strict=True):
         family_s[work.family.value] = family_s.get(work.family.value, 0.0) + seconds
