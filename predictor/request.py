@@ -121,8 +121,8 @@ class PredictionRequest:
         return splits or self.trainer is Trainer.MEGATRON
 
     @property
-    def keeps_gradients(self) -> bool:
-        """`zero_grad` sets gradients to zero, as before torch 2.0, instead of freeing them."""
+    def precedes_torch_2(self) -> bool:
+        """Whether a release before 2.0 is named: it has no compiler, and `zero_grad` keeps gradients."""
         return 0.0 < release_number(self.framework_version) < 2.0
 
 

@@ -47,5 +47,5 @@ def adapted_program(
         fingerprint=graph.fingerprint,
         recompute=plan.recompute,
         recompute_layers=plan.recompute_layers,
-        keeps_gradients=request.keeps_gradients,
+        keeps_gradients=request.precedes_torch_2,
     )

@@ -40,7 +40,7 @@ def job_options(request: PredictionRequest) -> JobOptions:
         "layout": request.layout,
         "weights": request.weights,
         "release": release_of_lowering(request.runtime, release_number(request.framework_version)),
-        "keeps_gradients": request.keeps_gradients,
+        "keeps_gradients": request.precedes_torch_2,
     }
 
 

@@ -45,14 +45,8 @@ def notices(
                 "was it exported with folded or quantised weights?",
             )
         )
-    if request.runtime in _UNMEASURED_RUNTIMES:
-        found.append(
-            Notice(
-                "RUNTIME_UNMEASURED",
-                f"runtime {request.runtime.value}: what it fuses follows its documentation, and its launch "
-                "times are assumptions; no measurement here is of it",
-            )
-        )
+    if reason := _unmeasured_runtime(request):
+        found.append(Notice("RUNTIME_UNMEASURED", f"runtime {request.runtime.value}: {reason}"))
     unknown = sorted({op.op_type for op in program.ops if not op.covered})
     if unknown:
         found.append(
@@ -123,6 +117,17 @@ def notices(
             )
         )
     return found
+
+
+def _unmeasured_runtime(request: PredictionRequest) -> str:
+    if request.runtime in _UNMEASURED_RUNTIMES:
+        return (
+            "what it fuses follows its documentation, and its launch times are assumptions; no measurement "
+            "here is of it"
+        )
+    if request.runtime is Runtime.COMPILED and request.precedes_torch_2:
+        return f"torch {request.framework_version} has no compiler; name --torch 2.0 or later"
+    return ""
 
 
 def _chance(memory: MemoryCost) -> str:

@@ -148,3 +148,22 @@ def test_a_runtime_that_nobody_measured_is_named(predictor: Predictor, runtime: 
     assert notice is not None
     assert runtime in notice.message
     assert _notice(predictor, "RUNTIME_UNMEASURED", KNOWN, batch=32, runtime="compiled") is None
+
+
+@pytest.mark.parametrize(
+    ("runtime", "release", "told"),
+    [
+        ("compiled", "1.13", True),
+        ("compiled", "2.0", False),
+        ("compiled", "", False),
+        ("eager", "1.13", False),
+    ],
+)
+def test_a_release_without_a_compiler_is_told(
+    predictor: Predictor, runtime: str, release: str, told: bool
+) -> None:
+    notice = _notice(
+        predictor, "RUNTIME_UNMEASURED", KNOWN, batch=32, runtime=runtime, framework_version=release
+    )
+    assert (notice is not None) == told
+    assert notice is None or "torch 1.13 has no compiler" in notice.message
