@@ -13,7 +13,13 @@ from predictor.errors import InvalidGraph, InvalidInput, PerfcastError
 from predictor.features.programs.work import Phase
 from predictor.features.torch_capture.calls import Capture, ReadyGradient, Role
 from predictor.features.torch_capture.cuda_choices import CudaChoices
-from predictor.features.torch_capture.fakes import batch_of, fake_inputs, fake_module, tensors_in
+from predictor.features.torch_capture.fakes import (
+    batch_of,
+    fake_inputs,
+    fake_module,
+    square_masks_are_causal,
+    tensors_in,
+)
 from predictor.features.torch_capture.recorder import Recorder
 from predictor.types import Mode, Optimizer, Precision
 
@@ -64,7 +70,7 @@ def capture(
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        with recorder:
+        with recorder, square_masks_are_causal():
             run = _Run(recorder, module, inputs, mode, precision, optimizer, batch, loss)
             return run.iteration()
     except PerfcastError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,6 +36,25 @@ def fake_module(module: torch.nn.Module, precision: Precision) -> torch.nn.Modul
             f"module {type(module).__name__} cannot be copied ({type(error).__name__}: {error}); make it "
             "deep-copyable, or export it to ONNX and give the file"
         ) from error
+
+
+@contextmanager
+def square_masks_are_causal() -> Iterator[None]:
+    """`nn.Transformer` and its parts look for the causal triangle in a mask's contents; here in its shape."""
+    owner = torch.nn.modules.transformer
+    asked = owner._detect_is_causal_mask
+
+    def by_shape(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        if is_causal is not None or mask is None:
+            return is_causal is True
+        length = mask.shape[-2] if size is None else size
+        return bool(tuple(mask.shape) == (length, length))
+
+    owner._detect_is_causal_mask = by_shape
+    try:
+        yield
+    finally:
+        owner._detect_is_causal_mask = asked
 
 
 def fake_inputs(inputs: Any, precision: Precision, batch: int | None) -> Any:

@@ -15,6 +15,7 @@ from predictor.types import Mode, Precision
 
 BATCH = "batch"
 _BIAS = 2
+_EXPORTERS = ("torch", "onnxscript", "onnx_ir")
 # Neither zero nor one: products and sums with it stay.
 _PLAIN_NUMBER = 0.75
 
@@ -135,7 +136,7 @@ def _standing_in(tensor: Any) -> Any:
 def _export(module: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], dynamic_batch: bool) -> Any:
     import torch
 
-    from predictor.features.torch_capture.fakes import batch_of, fake_inputs
+    from predictor.features.torch_capture.fakes import batch_of, fake_inputs, square_masks_are_causal
 
     args, kwargs = given
     attempts: list[tuple[Any, Any]] = []
@@ -147,7 +148,7 @@ def _export(module: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], dynam
     attempts.append((given, None))
     for (args, kwargs), shapes in attempts:
         try:
-            with _quiet():
+            with _quiet(), square_masks_are_causal():
                 return torch.onnx.export(
                     module,
                     tuple(args),
@@ -199,12 +200,13 @@ def _by_name(module: Any, shapes: tuple[tuple[Any, ...], Mapping[str, Any]]) -> 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporter's progress and advice on standard error."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    levels = {logging.getLogger(name): logging.getLogger(name).level for name in _EXPORTERS}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)

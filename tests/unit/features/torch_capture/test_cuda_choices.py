@@ -150,3 +150,25 @@ def test_experts_multiply_in_any_type(dtype: Any) -> None:
     assert [work.kind for work in products] == ["grouped_matmul", "bmm"]
     assert {work.matrix_flops for work in products} == {2 * 32 * 16 * 24}
     assert program.memory.parameter_bytes == 4 * 16 * 24 * torch.finfo(dtype).bits // 8
+
+
+class Translation(nn.Module):  # type: ignore[misc, name-defined]
+    """torch's own encoder and decoder, which look at the contents of the mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Transformer(32, 2, 1, 1, 64, batch_first=True)
+
+    def forward(self, source: Any, target: Any) -> Any:
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        return self.inner(source, target, tgt_mask=mask)
+
+
+def test_a_square_mask_of_a_transformer_is_causal() -> None:
+    model = TorchModel(Translation(), (torch.empty(2, 12, 32), torch.empty(2, 8, 32)))
+    asked = nn.modules.transformer._detect_is_causal_mask
+    calls = model.capture(mode=Mode.INFER, precision=Precision.BF16).calls
+    # The encoder's, the decoder's own, and the one from decoder to encoder; none reads a mask.
+    kernels = Counter(call.op for call in calls if "attention" in call.op)
+    assert kernels == {"_scaled_dot_product_flash_attention": 3}
+    assert nn.modules.transformer._detect_is_causal_mask is asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -88,3 +89,23 @@ def test_what_torch_cannot_export_says_so() -> None:
 
     with pytest.raises(InvalidGraph, match=r"Module runs, but torch cannot export it"):
         export_onnx(TorchModel(Module(), torch.empty(3, 3)))
+
+
+def test_a_decoder_with_a_mask_is_written() -> None:
+    from tests.unit.features.torch_capture.test_cuda_choices import Translation
+
+    data = export_onnx(TorchModel(Translation(), (torch.empty(2, 12, 32), torch.empty(2, 8, 32))))
+    assert program_of_file(data, 4).batch == 4
+
+
+def test_exporters_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Bag(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = nn.EmbeddingBag(10, 4, mode="sum")
+
+        def forward(self, words: Any) -> Any:
+            return self.bag(words)
+
+    export_onnx(TorchModel(Bag(), torch.zeros(3, 2, dtype=torch.int64)))
+    assert [record.name for record in caplog.records if record.levelno > logging.DEBUG] == []
