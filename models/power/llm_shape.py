@@ -35,6 +35,7 @@ class LlmShape:
             token passes, all layers.
         mixer_parameters, state_numbers: Mamba-2: weights of all mixers, numbers of state per sequence.
         block_scaled: whether its FP8 weights have a scale per block of a matrix, not per matrix or row.
+        image_tokens: of every image, which is resized; 0 where an image's resolution decides.
     """
 
     layers: int
@@ -56,6 +57,7 @@ class LlmShape:
     mixer_parameters: int = 0
     state_numbers: int = 0
     block_scaled: bool = False
+    image_tokens: int = 0
 
     @property
     def head_parameters(self) -> int:
@@ -133,6 +135,7 @@ def llm_shape(config: Mapping[str, Any]) -> LlmShape:
         window=_size(fields, "sliding_window") if window_layers else 0,
         window_layers=window_layers,
         block_scaled=isinstance(stored, Mapping) and bool(stored.get("weight_block_size")),
+        image_tokens=_size(config, "mm_tokens_per_image", default=0),
         **_feed_forwards(fields, layers, hidden, pattern),
         **_mixers(fields, hidden, pattern),
     )

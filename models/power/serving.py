@@ -55,6 +55,8 @@ TERMS = (
 # Seconds that a coefficient of 1 stands for, of the terms that no device number scales.
 _STEP_S, _SEQUENCE_S, _SCALED_LAYER_S, _IMAGE_S = 1e-3, 1e-5, 1e-5, 1e-2
 _STEP = TERMS.index("step")
+# Weights and cache among `power_terms`.
+_STREAMED = slice(1, 3)
 # How sharply watts bend under the limit.
 _BEND = 6.0
 # What a term that a step has not counts as, where shares are compared by their logs.
@@ -118,7 +120,8 @@ class StepWork:
         scaled_layers: routed layers whose FP8 weights have a scale per block; each takes a fixed time more.
         images: requests with images or videos that a step admits; each is prepared by the host.
         lone: the task of a server of one device. Its node runs others beside it, and its host keeps the
-            device waiting with long reasonings and images (B200: 30 ms a step, whatever the decoder).
+            device waiting with long reasonings and with images of any size (B200: 30 ms a step, whatever the
+            decoder). Images that are resized to one size are no such task.
     """
 
     batch: float
@@ -197,7 +200,7 @@ def step_work(job: ServingJob, device: DeviceSpec) -> StepWork:
         balance=_balance(shape, touched, job.expert_ranks) if job.expert_parallel > 1 else 1.0,
         scaled_layers=shape.expert_layers if shape.block_scaled and job.weight_bits == 8 else 0,
         images=batch / job.output_tokens if job.task in ("image", "video") else 0.0,
-        lone=job.task if job.devices == 1 else "",
+        lone="" if job.devices > 1 or (job.task == "image" and shape.image_tokens) else job.task,
     )
 
 
@@ -300,6 +303,17 @@ class _Chip:
         """Seconds of the base step."""
         return max(float(work.terms @ self.base), work.floor_s)
 
+    def power_on(self, device: DeviceSpec) -> FloatArray:
+        """Weights of `power_terms` on a device that does as the chip does: a byte costs the same joules.
+
+        So streaming takes more of the limit where the memory is faster beside it (B200: 7.7 GB/s a W, H100:
+        4.8).
+        """
+        bytes_per_s, limit_w = self.numbers[0, 1], self.numbers[0, 4]
+        weights = self.power.copy()
+        weights[_STREAMED] *= device.memory_bytes_per_s / device.tdp_w * limit_w / bytes_per_s
+        return weights
+
 
 class ServingModel:
     """Steps, watts and joules of served decoders."""
@@ -362,7 +376,7 @@ class ServingModel:
     ) -> tuple[float, float]:
         """(seconds of a step, watts) of a device that does as the chip does."""
         base_s = chip.base_s(work)
-        usual = base_power(work, base_s, chip.power)
+        usual = base_power(work, base_s, chip.power_on(device))
         row = features(job, work, base_s, usual, chip.code)
         found = {name: self._corrected(name, row) for name in TARGETS}
         idle = idle_power_w(device)

@@ -133,6 +133,14 @@ def test_hosts_of_one_device_and_images_are_told_by_the_task() -> None:
     assert alone.images == 0.0
 
 
+def test_images_resized_to_one_size_keep_no_server_waiting() -> None:
+    gemma, qwen = (step_work(job(8, name, task="image"), find_device("b200-sxm-180gb")) for name in
+                   ("google/gemma-3-12b-it", "Qwen/Qwen3-VL-8B-Instruct"))  # fmt: skip
+    assert gemma.lone == ""
+    assert qwen.lone == "image"
+    assert gemma.images == qwen.images > 0
+
+
 def test_base_watts_bend_under_the_limit() -> None:
     work, weights = step_work(job(8), H100), np.zeros(len(TERMS))
     found = []
@@ -229,6 +237,15 @@ def test_a_chip_nobody_measured_gets_the_base(model: ServingModel) -> None:
     answer = model.predict(job(32), other)
     assert not answer.known_device
     assert idle_power_w(other) < answer.power_w.value <= other.tdp_w
+
+
+def test_a_byte_costs_the_same_joules_on_a_chip_nobody_measured(model: ServingModel) -> None:
+    chip, measured = model._chips[0], find_device("b200-sxm-180gb")
+    assert chip.power_on(measured) == pytest.approx(chip.power)
+    share = chip.power_on(H100) / np.maximum(chip.power, 1e-9)
+    assert chip.power[1:3].max() > 0
+    assert share[1:3].max() == pytest.approx((3.35 / 700) / (7.7 / 1000))
+    assert chip.power_on(H100)[3:] == pytest.approx(chip.power[3:])
 
 
 def test_waits_of_a_measured_host_are_not_those_of_a_chip_nobody_measured() -> None:
