@@ -33,6 +33,7 @@ from predictor.features.ops.conv import IMAGES_IN_PLACE
 
 _IMAGE_RANK = 4
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_FUSED = ("com.microsoft", "FusedConv")
 
 _Strided: TypeAlias = dict[str, Strides]
 """Strides by value; row-major values are absent."""
@@ -71,7 +72,7 @@ def mark_images_in_place(graph: Graph) -> Graph:
     """Marks all convolutions: who runs them decides how images lie, and their library converts none."""
 
     def marked(node: Node) -> Node:
-        if not _is_convolution(node):
+        if not _is_convolution(node) and (node.domain, node.op_type) != _FUSED:
             return node
         return replace(node, attributes={**node.attributes, IMAGES_IN_PLACE: 1})
 

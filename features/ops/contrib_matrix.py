@@ -7,7 +7,7 @@ from math import prod
 
 from predictor.features.dtype import Compute, DType
 from predictor.features.graph import Value
-from predictor.features.ops.conv import conv_flops, convolve, geometry
+from predictor.features.ops.conv import conv_flops, conversions, convolve, geometry
 from predictor.features.ops.experts import touched_groups
 from predictor.features.ops.matmul import contract
 from predictor.features.ops.parts import pointwise, row_work, size_of
@@ -256,8 +256,11 @@ def fused_conv(op: OpView) -> tuple[OpWork, ...]:
         after = [value for value in (op.optional(3),) if value is not None]
     else:
         after = [value for value in (op.optional(2), op.optional(3)) if value is not None]
-    made = convolve(op, shape, op.matrix_compute(0, 1), (data, weight, *after), out)
-    return (replace(made, vector_flops=(len(after) + _activation(op)) * out.elements),)
+    compute = op.matrix_compute(0, 1)
+    plain = convolve(op, shape, compute, (data, weight), out)
+    made = convolve(op, shape, compute, (data, weight, *after), out)
+    made = replace(made, vector_flops=(len(after) + _activation(op)) * out.elements)
+    return *conversions(op, shape, plain), made
 
 
 def _channels_first(value: Value) -> Value:

@@ -115,12 +115,17 @@ def _kernels(
     write: Value,
     pass_name: str = FORWARD,
 ) -> tuple[OpWork, ...]:
-    """One pass, behind the copies of its operands that it asks for (one work) where it asks for any."""
+    """One pass, behind the copies of its operands that it asks for."""
     convolution = convolve(op, shape, compute, reads, write, pass_name)
+    return *conversions(op, shape, convolution), convolution
+
+
+def conversions(op: OpView, shape: Convolution, convolution: OpWork) -> tuple[OpWork, ...]:
+    """Copies of the operands of one pass into the order that its kernel reads: one work, or none."""
     lies_right = shape.channels_last or op.integer(IMAGES_IN_PLACE)
     is_one_point = prod(shape.in_spatial) == prod(shape.out_spatial) == 1
-    if compute not in _CONVERTED or lies_right or shape.is_depthwise or is_one_point:
-        return (convolution,)
+    if convolution.compute not in _CONVERTED or lies_right or shape.is_depthwise or is_one_point:
+        return ()
     moved = convolution.moved_bytes
     copies = replace(
         convolution,
@@ -133,7 +138,7 @@ def _kernels(
         parameter_bytes=0,
         launch_count=_OPERANDS,
     )
-    return copies, convolution
+    return (copies,)
 
 
 def _is_torchs_own(shape: Convolution, compute: Compute) -> bool:

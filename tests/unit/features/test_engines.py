@@ -204,5 +204,16 @@ def test_each_runtime_moves_at_most_what_the_one_before_moves() -> None:
     ("runtime", "count"), [(ORT, 2), (TRT, 0), (Runtime.EAGER, 2), (Runtime.COMPILED, 0)]
 )
 def test_who_lays_images_itself_converts_none(runtime: Runtime, count: int) -> None:
-    works = program(residual_block(), runtime, Precision.FP16).ops
-    assert sum(op.work.kind == "image_conversion" for op in works) == count
+    for data in (residual_block(), fused_block()):
+        works = program(data, runtime, Precision.FP16).ops
+        assert sum(op.work.kind == "image_conversion" for op in works) == count
+
+
+def fused_block() -> bytes:
+    """Two convolutions as ONNX Runtime's own optimiser writes them."""
+    b = GraphBuilder()
+    y = image(b)
+    for _ in range(2):
+        weight = b.parameter((C, C, 3, 3))
+        y = b.op("FusedConv", [y, weight], domain="com.microsoft", activation="Relu", pads=[1, 1, 1, 1])
+    return b.build([y])
