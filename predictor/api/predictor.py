@@ -394,7 +394,7 @@ class Predictor(SplitTables):
             device,
             self._op_time,
             self._step_time,
-            job_context(request),
+            job_context(request, program),
             fused_optimizer=request.runs_framework,
         )
         for calibration in self._calibrations:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
+from predictor.features.programs.work import Family, Program
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.steps.features import LATEST_VERSION, JobContext
 from predictor.parallel.plan import Plan
 from predictor.releases import release_number
 from predictor.request import PredictionRequest
-from predictor.types import OffloadTarget
+from predictor.types import Layout, OffloadTarget
 
 
 def local_batch(request: PredictionRequest) -> int | None:
@@ -70,13 +71,14 @@ def job_framework(request: PredictionRequest) -> float:
     return release_number(request.framework_version) or LATEST_VERSION
 
 
-def job_context(request: PredictionRequest) -> JobContext:
-    """What the step model is told of a job."""
+def job_context(request: PredictionRequest, program: Program) -> JobContext:
+    """What the step model is told of a job. A layout is of images: without convolutions there is none."""
+    has_images = any(op.work.family is Family.CONVOLUTION for op in program.ops)
     return JobContext(
         request.mode,
         request.precision,
         request.runtime,
-        request.layout,
+        request.layout if has_images else Layout.NCHW,
         job_framework(request),
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from predictor import PredictionRequest, Predictor
 from predictor.parallel.plan import Plan
-from predictor.types import Mode, Optimizer, Precision
+from predictor.types import Layout, Mode, Optimizer, Precision
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEVICES = ("v100-pcie-32gb", "a100-sxm-80gb", "h100-sxm-80gb", "rtx-4090-24gb")
@@ -56,6 +56,20 @@ def test_tf32_is_fp32_where_no_unit_knows_it(predictor: Predictor, model: str, d
     )
     assert rounded.iteration_time_s == exact.iteration_time_s
     assert rounded.energy_j == exact.energy_j
+
+
+@pytest.mark.parametrize("mode", [Mode.INFER, Mode.TRAIN])
+def test_a_layout_of_images_is_nothing_to_text(predictor: Predictor, mode: Mode) -> None:
+    path = str(EXAMPLES / "gpt2.onnx")
+    first, last = (
+        predictor.predict(
+            PredictionRequest(
+                path, "a100-sxm-80gb", batch=8, mode=mode, precision=Precision.BF16, layout=layout
+            )
+        )
+        for layout in Layout
+    )
+    assert first.iteration_time_s == last.iteration_time_s
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP])

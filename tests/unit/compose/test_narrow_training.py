@@ -23,7 +23,7 @@ def costs(mode: str, narrow: str, *, stepped: bool) -> ProgramCosts:
     program = with_narrow_products(predictor.priced(request)[0], narrow)
     step = predictor._step_time if stepped else None
     device = find_device("h100-sxm-80gb")
-    return price_program(program, device, predictor._op_time, step, job_context(request))
+    return price_program(program, device, predictor._op_time, step, job_context(request, program))
 
 
 @pytest.mark.parametrize(("mode", "narrow", "corrected"), [("train", "fp8", False), ("train", "", True)])
