@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 
 MODEL_NAME = "serving"
 TARGETS = ("step", "power")
-POWER_TARGET = "over bent base"
+POWER_TARGET = "over base of FLOPs"
 """What the power model's corrections multiply; a bundle names it, since older ones meant another thing."""
 TASKS = ("chat", "reasoning", "code", "image", "video")
 """Kinds of requests that the rows hold; servers treat images and long reasoning differently."""
@@ -54,7 +54,7 @@ TERMS = (
 )  # fmt: skip
 # Seconds that a coefficient of 1 stands for, of the terms that no device number scales.
 _STEP_S, _SEQUENCE_S, _SCALED_LAYER_S, _IMAGE_S = 1e-3, 1e-5, 1e-5, 1e-2
-_STEP = TERMS.index("step")
+_COMPUTE, _PROMPTS, _STEP = (TERMS.index(name) for name in ("compute", "prompts", "step"))
 # Weights and cache among `power_terms`.
 _STREAMED = slice(1, 3)
 # How sharply watts bend under the limit.
@@ -224,8 +224,14 @@ def _balance(shape: LlmShape, touched: float, ranks: int) -> float:
 
 
 def power_terms(work: StepWork, base_s: float) -> FloatArray:
-    """(12,) what watts are a mixture of: waiting, and the shares of the base step by what it asks for."""
-    return np.append(1.0, np.delete(work.terms, _STEP) / base_s)
+    """(11,) what watts are a mixture of: waiting, and the shares of the base step by what it asks for.
+
+    A FLOP takes the same joules in a prompt as in a step; apart, runs with images had told that prompts draw
+    nothing (H100).
+    """
+    terms = work.terms.copy()
+    terms[_COMPUTE] += terms[_PROMPTS]
+    return np.append(1.0, np.delete(terms, (_PROMPTS, _STEP)) / base_s)
 
 
 def features(job: ServingJob, work: StepWork, base_s: float, base_power: float, chip: float) -> FloatArray:
@@ -432,7 +438,7 @@ class ServingModel:
 
 
 def base_power(work: StepWork, base_s: float, weights: FloatArray) -> float:
-    """Base watts over the limit, of fitted weights (12,) of `power_terms`."""
+    """Base watts over the limit, of fitted weights (11,) of `power_terms`."""
     asked = max(0.05, float(power_terms(work, base_s) @ weights))
     return float(asked / (1.0 + asked**_BEND) ** (1.0 / _BEND))
 

@@ -244,7 +244,7 @@ def fit_base(samples: Sequence[ServingSample]) -> FloatArray:
 
 
 def fit_power_base(samples: Sequence[ServingSample], base_s: FloatArray) -> FloatArray:
-    """(12,) weights of `power_terms` in watts over the limit, fitted as `fit_base` is."""
+    """(11,) weights of `power_terms` in watts over the limit, fitted as `fit_base` is."""
     terms = np.stack([power_terms(s.work, t) for s, t in zip(samples, base_s, strict=True)])
     measured = np.array([power_asked(sample.power_w / sample.device.tdp_w) for sample in samples])
     return _robust(terms / measured[:, None])

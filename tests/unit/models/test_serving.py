@@ -18,6 +18,7 @@ from predictor.models.power.serving import (
     ServingModel,
     base_power,
     power_asked,
+    power_terms,
     step_work,
 )
 from predictor.models.power.serving_training import (
@@ -142,7 +143,8 @@ def test_images_resized_to_one_size_keep_no_server_waiting() -> None:
 
 
 def test_base_watts_bend_under_the_limit() -> None:
-    work, weights = step_work(job(8), H100), np.zeros(len(TERMS))
+    work = step_work(job(8), H100)
+    weights = np.zeros_like(power_terms(work, 1e-2))
     found = []
     for level in (0.3, 0.9, 3.0):
         weights[0] = level
@@ -150,6 +152,14 @@ def test_base_watts_bend_under_the_limit() -> None:
     assert found[0] == pytest.approx(0.3, rel=1e-3)
     assert found[0] < found[1] < found[2] < 1.0
     assert power_asked(found[1]) == pytest.approx(0.9)
+
+
+def test_a_flop_draws_the_same_in_a_prompt_and_in_a_step() -> None:
+    short = step_work(job(8), H100)
+    long = replace(short, prompts_s=short.prompts_s + 2e-3)
+    more = replace(short, compute_s=short.compute_s + 2e-3)
+    assert power_terms(long, 1e-2) == pytest.approx(power_terms(more, 1e-2))
+    assert power_terms(long, 1e-2).sum() > power_terms(short, 1e-2).sum()
 
 
 def test_the_cache_bounds_the_batch_and_weights_must_fit() -> None:
