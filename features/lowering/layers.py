@@ -69,7 +69,9 @@ def segments(graph: Graph) -> Segments:
     ]
     ends.append(len(nodes))
     signatures = _signatures(graph, nodes, ends)
-    kept = [ends[piece] for piece in _layer_ends(signatures, [sizes[end - 1] for end in ends])]
+    behind = [crossing[end - 1] for end in ends]
+    images = [len(names) == 1 and len(values[names[0]].shape) >= _IMAGE_RANK for names in behind]
+    kept = [ends[piece] for piece in _layer_ends(signatures, [sizes[end - 1] for end in ends], images)]
     merged = _signatures(graph, nodes, kept)
     return Segments(
         nodes=tuple(nodes),
@@ -164,15 +166,20 @@ def _signatures(graph: Graph, nodes: Sequence[Node], ends: Sequence[int]) -> lis
     return found
 
 
-def _layer_ends(signatures: Sequence[Hashable], sizes: Sequence[int]) -> list[int]:
+# Samples, channels and two dimensions of space.
+_IMAGE_RANK = 4
+
+
+def _layer_ends(signatures: Sequence[Hashable], sizes: Sequence[int], images: Sequence[bool]) -> list[int]:
     """Indices of the pieces after which a cut stays.
 
     Runs of a repeated pattern are cut between repeats only, where least crosses; the pattern that covers the
     most pieces goes first, then what lies on either side of it. Beside a run, cuts through which more passes
-    than between its layers are dropped: they lie inside a layer that differs a little from the others.
+    than between its layers are dropped: they lie inside a layer that differs a little from the others. Not
+    so where one image crosses: networks shrink their images on the way, and early layers pass most.
 
     Args:
-        sizes: bytes that cross behind each piece.
+        sizes: bytes that cross behind each piece. images: whether that is one image.
     """
     numbers: dict[Hashable, int] = {}
     row = [numbers.setdefault(item, len(numbers)) for item in signatures]
@@ -184,8 +191,10 @@ def _layer_ends(signatures: Sequence[Hashable], sizes: Sequence[int]) -> list[in
         if run is not None:
             first, last, period = run
             shift = min(range(period), key=lambda offset: (sizes[first + offset], -offset))
-        if run is None or sizes[first + shift] > most > 0:
-            kept += [i for i in range(begin, end) if not most or sizes[i] <= most or i == len(row) - 1]
+        if run is None or (sizes[first + shift] > most > 0 and not images[first + shift]):
+            kept += [
+                i for i in range(begin, end) if not most or sizes[i] <= most or images[i] or i == len(row) - 1
+            ]
             continue
         ends = range(first + shift, last, period)
         kept.extend(ends)

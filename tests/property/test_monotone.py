@@ -58,6 +58,25 @@ def test_tf32_is_fp32_where_no_unit_knows_it(predictor: Predictor, model: str, d
     assert rounded.energy_j == exact.energy_j
 
 
+@pytest.mark.parametrize("model", ["mobilenet_v2", "resnet50", "vit_b16"])
+def test_more_stages_are_faster(predictor: Predictor, model: str) -> None:
+    times = [
+        predictor.predict(
+            PredictionRequest(
+                str(EXAMPLES / f"{model}.onnx"),
+                "a100-sxm-80gb",
+                batch=64,
+                mode=Mode.TRAIN,
+                cluster="dgx-a100-80gb",
+                plan=Plan(pp=stages, microbatches=8),
+            )
+        ).iteration_time_s.value
+        for stages in (1, 2, 4, 8)
+    ]
+    for fewer, more in pairwise(times):
+        assert more < 0.85 * fewer
+
+
 @pytest.mark.parametrize("mode", [Mode.INFER, Mode.TRAIN])
 def test_a_layout_of_images_is_nothing_to_text(predictor: Predictor, mode: Mode) -> None:
     path = str(EXAMPLES / "gpt2.onnx")

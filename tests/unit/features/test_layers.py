@@ -1,4 +1,5 @@
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ def test_layers_of_transformers_are_whole_and_equal(name: str, layers: int) -> N
     # The first layer of Llama also makes the rotary angles, that of T5 the position biases.
     pieces = segments(lowered(name))
     assert Counter(pieces.repeats).most_common(1)[0][1] >= layers
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("resnet50.onnx", 16), ("mobilenet_v2.onnx", 17)])
+def test_blocks_of_every_size_of_image_are_pieces(name: str, blocks: int) -> None:
+    pieces = segments(lowered(name))
+    begins = [0, *pieces.ends]
+    longest = max(end - begin for begin, end in pairwise(begins))
+    # A block that changes the size of the image has a way around it.
+    assert longest <= 12
+    assert len(pieces) >= blocks
 
 
 @pytest.mark.parametrize(
