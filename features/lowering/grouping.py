@@ -25,6 +25,8 @@ _FUSIBLE = frozenset(
     {Family.ELEMENTWISE, Family.NORMALIZATION, Family.SOFTMAX, Family.REDUCTION, Family.COPY}
 )
 
+_APART = COLLECTIVE_OPS | {"NonMaxSuppression", "NonZero", "Unique"}
+"""Exchanges, and what compilers leave to a library's own kernels: how much these write depends on the data."""
 _BIASED = frozenset({"Conv", "ConvTranspose"})
 
 _Works: TypeAlias = list[tuple[OpWork, ...] | None]
@@ -38,7 +40,7 @@ def group_pointwise(graph: Graph) -> Graph:
     load_rules()
     works = [forward_work(node, graph.values, graph.constants, graph.opsets) for node in graph.nodes]
     fusible = [
-        node.op_type not in COLLECTIVE_OPS and work is not None and all(w.family in _FUSIBLE for w in work)
+        node.op_type not in _APART and work is not None and all(w.family in _FUSIBLE for w in work)
         for node, work in zip(graph.nodes, works, strict=True)
     ]
     graph = _with_merged_biases(graph, works, fusible)

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from predictor.features.builder import Tensor
 from predictor.features.graph import Graph, Node
 from predictor.features.lowering.fusion import fuse
-from predictor.types import Runtime
+from predictor.features.programs.program import build_program
+from predictor.features.programs.work import Phase
+from predictor.features.reading.reader import read_graph
+from predictor.types import Mode, Optimizer, Precision, Runtime
 from tests.unit.features.spelling import Spelling, kinds, spelled
 from tests.unit.features.test_fusion_blocks import check_order
 
@@ -114,3 +117,30 @@ def test_hidden_copies_fuse_with_what_made_them() -> None:
 
     graph = compiled(spelled(build, SHAPE))
     assert groups(graph)[0].attributes["kinds"] == "Relu,Contiguous"
+
+
+def test_what_libraries_select_is_fused_with_nothing() -> None:
+    def build(s: Spelling, x: Tensor) -> Tensor:
+        chosen = s("NonZero", s("Relu", s("Neg", x)))
+        return s("Neg", s("Cast", chosen, to=1))
+
+    graph = compiled(spelled(build, SHAPE))
+    assert kinds(graph) == ["FusedPointwise", "NonZero", "FusedPointwise"]
+
+
+def test_nothing_trains_behind_a_selection() -> None:
+    """Detections are numbers of boxes: no gradient comes back through their suppression."""
+    s = Spelling(opset=18)
+    boxes, scores = s.input("boxes", (1, 50, 4)), s.input("scores", (1, 3, 50))
+    boxes = s.mul(boxes, s.parameter((4,)))
+    chosen = s("NonMaxSuppression", boxes, scores, [10], 0.5)
+    graph = read_graph(s.build([s("Neg", s("Cast", chosen, to=1))]))
+    for runtime in (Runtime.EAGER, Runtime.COMPILED):
+        program = build_program(
+            graph,
+            mode=Mode.TRAIN,
+            precision=Precision.FP32,
+            optimizer=Optimizer.SGD,
+            runtime=runtime,
+        )
+        assert not any(op.work.phase is Phase.BACKWARD for op in program.ops)
