@@ -26,7 +26,7 @@ _FUSIBLE = frozenset(
 )
 
 _APART = COLLECTIVE_OPS | {"NonMaxSuppression", "NonZero", "Unique"}
-"""Exchanges, and what compilers leave to a library's own kernels: how much these write depends on the data."""
+"""Exchanges, and what compilers leave to libraries: how much these write depends on the data."""
 _BIASED = frozenset({"Conv", "ConvTranspose"})
 
 _Works: TypeAlias = list[tuple[OpWork, ...] | None]
