@@ -57,6 +57,8 @@ _STEP_S, _SEQUENCE_S, _SCALED_LAYER_S, _IMAGE_S = 1e-3, 1e-5, 1e-5, 1e-2
 _COMPUTE, _PROMPTS, _STEP = (TERMS.index(name) for name in ("compute", "prompts", "step"))
 # Weights and cache among `power_terms`.
 _STREAMED = slice(1, 3)
+# As many requests with images wait for no host, whatever the decoder (B200: 16 took 30 ms a step more).
+_FEW_REQUESTS = 8
 # How sharply watts bend under the limit.
 _BEND = 6.0
 # What a term that a step has not counts as, where shares are compared by their logs.
@@ -121,7 +123,7 @@ class StepWork:
         images: requests with images or videos that a step admits; each is prepared by the host.
         lone: the task of a server of one device. Its node runs others beside it, and its host keeps the
             device waiting with long reasonings and with images of any size (B200: 30 ms a step, whatever the
-            decoder). Images that are resized to one size are no such task.
+            decoder). Images that are resized to one size are no such task, nor are those of few requests.
     """
 
     batch: float
@@ -200,8 +202,14 @@ def step_work(job: ServingJob, device: DeviceSpec) -> StepWork:
         balance=_balance(shape, touched, job.expert_ranks) if job.expert_parallel > 1 else 1.0,
         scaled_layers=shape.expert_layers if shape.block_scaled and job.weight_bits == 8 else 0,
         images=batch / job.output_tokens if job.task in ("image", "video") else 0.0,
-        lone="" if job.devices > 1 or (job.task == "image" and shape.image_tokens) else job.task,
+        lone=_lone(job),
     )
+
+
+def _lone(job: ServingJob) -> str:
+    """The task that keeps the host of a server of one device behind; empty where none does."""
+    light = job.task == "image" and (job.shape.image_tokens > 0 or job.batch <= _FEW_REQUESTS)
+    return "" if job.devices > 1 or light else job.task
 
 
 def _kernel_count(job: ServingJob) -> int:

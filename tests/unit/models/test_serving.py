@@ -134,12 +134,17 @@ def test_hosts_of_one_device_and_images_are_told_by_the_task() -> None:
     assert alone.images == 0.0
 
 
-def test_images_resized_to_one_size_keep_no_server_waiting() -> None:
-    gemma, qwen = (step_work(job(8, name, task="image"), find_device("b200-sxm-180gb")) for name in
-                   ("google/gemma-3-12b-it", "Qwen/Qwen3-VL-8B-Instruct"))  # fmt: skip
-    assert gemma.lone == ""
-    assert qwen.lone == "image"
-    assert gemma.images == qwen.images > 0
+def test_images_of_one_size_or_of_few_requests_keep_no_server_waiting() -> None:
+    b200 = find_device("b200-sxm-180gb")
+    gemma, qwen = "google/gemma-3-12b-it", "Qwen/Qwen3-VL-8B-Instruct"
+    lone = {
+        (name, batch): step_work(job(batch, name, task="image"), b200).lone
+        for name in (gemma, qwen)
+        for batch in (8, 16)
+    }
+    assert lone == {(gemma, 8): "", (gemma, 16): "", (qwen, 8): "", (qwen, 16): "image"}
+    assert step_work(job(8, qwen, task="reasoning"), b200).lone == "reasoning"
+    assert step_work(job(8, gemma, task="image"), b200).images > 0
 
 
 def test_base_watts_bend_under_the_limit() -> None:
