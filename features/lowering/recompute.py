@@ -1,7 +1,8 @@
 """Which nodes backward runs again: whole layers, or the scores of attention.
 
 FULL keeps what enters each repeated layer and runs the layer again, as torch.utils.checkpoint and Megatron-LM
-do. SELECTIVE runs again what lies between the product of queries and keys and the product with the values
+do; a graph that hardly repeats (U-Net, DenseNet) is cut into stretches instead, as by checkpoint_sequential.
+SELECTIVE runs again what lies between the product of queries and keys and the product with the values
 (Korthikanti et al. 2022, arXiv:2205.05198): softmax, masks and dropout, whose results are the largest and the
 cheapest to make. A fused attention kernel does that by itself, so SELECTIVE changes nothing there.
 """
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import sqrt
 from typing import TypeAlias
 
 from predictor.features.execution import execution_order
 from predictor.features.graph import Graph, Node
-from predictor.features.lowering.layers import segments
+from predictor.features.lowering.layers import Segments, segments
+from predictor.features.lowering.thin import KEPT_LAYERS
 from predictor.types import Recompute
 
 Runs: TypeAlias = tuple[tuple[int, ...], ...]
@@ -44,15 +47,30 @@ def replayed_nodes(graph: Graph, kind: Recompute, layers: int | None = None) -> 
 
 
 def _layers(graph: Graph) -> Runs:
-    """Pieces of the graph that occur at least twice."""
+    """Pieces of the graph that occur at least twice; stretches where those are few and not half of it.
+
+    An op by itself is no layer: what enters it is all that backward needs of it.
+    """
     pieces = segments(graph)
-    counts = Counter(pieces.repeats)
-    runs, begin = [], 0
-    for repeat, end in zip(pieces.repeats, pieces.ends, strict=True):
-        if counts[repeat] > 1:
-            runs.append(tuple(range(begin, end)))
-        begin = end
-    return tuple(runs)
+    spans = zip((0, *pieces.ends[:-1]), pieces.ends, strict=True)
+    several = [
+        (repeat, tuple(range(begin, end)))
+        for repeat, (begin, end) in zip(pieces.repeats, spans, strict=True)
+        if end - begin > 1
+    ]
+    counts = Counter(repeat for repeat, _ in several)
+    runs = tuple(nodes for repeat, nodes in several if counts[repeat] > 1)
+    # A thin graph, which has no more of any layer, must run the same layers again as the whole one.
+    repeats = max(counts.values(), default=0) >= KEPT_LAYERS
+    return runs if repeats or 2 * sum(map(len, runs)) >= len(pieces.nodes) else _stretches(pieces)
+
+
+def _stretches(pieces: Segments) -> Runs:
+    """About as many as each has pieces (Chen et al. 2016, arXiv:1604.06174); backward begins in the last."""
+    count = round(sqrt(len(pieces)))
+    shares = (len(pieces.nodes) * part / count for part in range(1, count))
+    ends = sorted({min(pieces.ends, key=lambda end: abs(end - share)) for share in shares})
+    return tuple(tuple(range(begin, end)) for begin, end in zip((0, *ends), ends, strict=False))
 
 
 def _attentions(graph: Graph) -> Runs:

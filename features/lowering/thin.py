@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from predictor.features.graph import Graph, Node
 from predictor.features.lowering.layers import Segments, segments
 
-# Kept of every run: what is different about the first layers and the last one stays visible.
-_KEPT = 5
+KEPT_LAYERS = 5
+"""Kept of every run: what is different about the first layers and the last one stays visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def thinned(graph: Graph) -> ThinGraph:
     found: list[LayerRun] = []
     for first, last in runs:
         # Behind the last of the first layers, up to the last layer of all.
-        cut, resume = first + _KEPT - 2, last - 2
+        cut, resume = first + KEPT_LAYERS - 2, last - 2
         before, after = pieces.crossing[cut], pieces.crossing[resume]
         if not _alike(graph, before, after):
             continue
@@ -102,7 +102,7 @@ def _runs(pieces: Segments) -> list[tuple[int, int]]:
     found, first = [], 0
     for index in range(1, len(pieces) + 1):
         if index == len(pieces) or pieces.repeats[index] != pieces.repeats[first]:
-            if index - first > _KEPT:
+            if index - first > KEPT_LAYERS:
                 found.append((first, index))
             first = index
     return found
