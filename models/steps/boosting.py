@@ -156,14 +156,27 @@ def fit_aggregate(
     else:
         fit = fit_prior(rows, total, None if start is None else start.prior_weights)
         prior, found = fit.prior, fit.weights
-    base = prior_log(prior, table, find_device) + prior.harness.work_log(rows.harness)[table.row]
-    taught = weights > 0
+    return boosted(prior, table, find_device, settings, seed, weights, found)
+
+
+def boosted(
+    prior: AnyPrior,
+    table: AggregateTable,
+    find_device: Callable[[str], DeviceSpec],
+    settings: BoostSettings,
+    seed: int,
+    weight: FloatArray,
+    prior_weights: FloatArray | None = None,
+) -> Fitted:
+    """A booster on top of a prior that is known; `weight` (r,) as `fit_aggregate` takes it."""
+    keys = harness_keys(table.rows, table.source)
+    base = prior_log(prior, table, find_device) + prior.harness.work_log(keys)[table.row]
+    taught = weight > 0
     if not taught.all():
-        base, table, weights = base[taught[table.row]], table.take(taught), weights[taught]
-    booster = fit_booster(
-        table, base, timed_total(table, find_device, prior.harness), weights, settings, seed
-    )
-    return Fitted(prior, booster, found, settings.hidden)
+        base, table, weight = base[taught[table.row]], table.take(taught), weight[taught]
+    total = timed_total(table, find_device, prior.harness)
+    booster = fit_booster(table, base, total, weight, settings, seed)
+    return Fitted(prior, booster, prior_weights, settings.hidden)
 
 
 def timed_total(table: AggregateTable, find_device: Callable[[str], DeviceSpec], harness: Harness) -> Total:

@@ -154,6 +154,11 @@ FEATURES = (
 """Columns of `aggregate_features`."""
 DEVICE_COLUMNS = _DEVICE
 """Columns by which trees could tell one chip from another."""
+RATIO_COLUMNS = (
+    "log_flops_per_core", "log_bytes_over_cache", "log_memory_over_compute", "log_start_over_work",
+    "log_best_tile", "log_learned",
+)  # fmt: skip
+"""Columns that set an op against its device: of one shape they, too, tell which chip it is."""
 
 # Fixed numbers: a new precision must not move the others.
 _PRECISION_CODE: Mapping[Precision, int] = {
@@ -184,7 +189,7 @@ _PADDING = 8 * 32
 """Channels and columns of the product that one group of a padded depthwise convolution becomes."""
 _WEIGHT_GRADIENT = PASSES.index("weight_gradient")
 _ALIGNMENT_CAP = 64
-_VERSION = 4
+_VERSION = 5
 
 
 def schema_hash() -> str:

@@ -1,7 +1,8 @@
 """Trains the step model from every whole-model source of a corpus, and measures how far off it is.
 
-Two models: of devices that kernels are launched on, and of processors. Half-widths of the intervals come from
-model families left out (devices that were timed) and from chips left out in every source (new ones).
+Two models: of devices that kernels are launched on, and of processors; the first has a second booster for
+devices that nobody timed. Half-widths of the intervals come from model families left out (devices that were
+timed) and from chips left out in every source (new ones, by that second booster).
 """
 
 from __future__ import annotations
@@ -22,26 +23,32 @@ from predictor.models.calibration import grouped_quantile
 from predictor.models.corpus.build import Progress, missing_sources, silent
 from predictor.models.corpus.whole_model import WholeModelRow, whole_model_rows
 from predictor.models.ops.op_time import OpTimeModel
-from predictor.models.steps.boosting import BoostSettings, Fitted, fit_aggregate
-from predictor.models.steps.features import DEVICE_COLUMNS, schema_hash
+from predictor.models.steps.boosting import BoostSettings, Fitted, boosted, fit_aggregate
+from predictor.models.steps.features import DEVICE_COLUMNS, RATIO_COLUMNS, schema_hash
 from predictor.models.steps.harness import REFERENCES
 from predictor.models.steps.kernels import FAMILY as KERNELS
 from predictor.models.steps.kernels import kernel_table
 from predictor.models.steps.rows import AggregateTable, aggregate_table, joined_tables
-from predictor.models.steps.step_time import DEVICE, HOST, TimedDevice
+from predictor.models.steps.step_time import DEVICE, HOST, UNSEEN, TimedDevice
 from predictor.types import Precision
 
 FindDevice = Callable[[str], DeviceSpec]
 
 SETTINGS: Mapping[str, BoostSettings] = {
     DEVICE: BoostSettings(rounds=300, depth=10, min_child_weight=6.0, hidden=DEVICE_COLUMNS),
+    UNSEEN: BoostSettings(
+        rounds=200, depth=6, min_child_weight=6.0, hidden=(*DEVICE_COLUMNS, *RATIO_COLUMNS)
+    ),
     HOST: BoostSettings(rounds=300, depth=8),
 }
+"""What carries over to a chip that trees never saw is said by low ones, of shapes and jobs alone."""
 CALIBRATION: Mapping[str, BoostSettings] = {
     DEVICE: BoostSettings(rounds=80, depth=8, min_child_weight=6.0, hidden=DEVICE_COLUMNS),
     HOST: SETTINGS[HOST],
 }
 """Fewer rounds: errors of held-out rows hardly change after these."""
+_OF_NEW: Mapping[str, BoostSettings] = {DEVICE: SETTINGS[UNSEEN], HOST: CALIBRATION[HOST]}
+"""What answers for chips that nobody timed."""
 FAMILY_FOLDS, CHIP_FOLDS = 4, 6
 TRAINED = (
     "timm_benchmarks",
@@ -227,7 +234,8 @@ def train_step_time(
     metrics: dict[str, Json] = {}
     hidden: dict[str, Json] = {}
     for name, table in tables.items():
-        held = _held(table.take(thinned(table, _THINNING)), find_device, CALIBRATION[name], seed, progress)
+        light = table.take(thinned(table, _THINNING))
+        held = _held(light, find_device, CALIBRATION[name], _OF_NEW[name], seed, progress)
         spreads[name] = {
             "known": grouped_quantile(held.family[held.plain], held.source[held.plain]),
             "new": grouped_quantile(held.chip, held.chips),
@@ -238,9 +246,14 @@ def train_step_time(
             "rows": _counts(table),
         }
         fitted = fit_table(table, find_device, SETTINGS[name], seed)
-        boosters[name] = bytes(fitted.booster.save_raw("ubj"))
         priors[name] = fitted.prior.to_json()
-        hidden[name] = list(fitted.hidden)
+        stored = {name: fitted}
+        if name == DEVICE:
+            weight = row_weights(table)
+            stored[UNSEEN] = boosted(fitted.prior, table, find_device, SETTINGS[UNSEEN], seed, weight)
+        for trees, fit in stored.items():
+            boosters[trees] = bytes(fit.booster.save_raw("ubj"))
+            hidden[trees] = list(fit.hidden)
     timed = {name: timed_in(table.rows, find_device) for name, table in tables.items()}
     params: dict[str, Json] = {
         "feature_schema": schema_hash(),
@@ -259,13 +272,21 @@ def timed_in(rows: Iterable[WholeModelRow], find_device: FindDevice) -> list[Jso
 
 
 def _held(
-    table: AggregateTable, find_device: FindDevice, settings: BoostSettings, seed: int, progress: Progress
+    table: AggregateTable,
+    find_device: FindDevice,
+    of_known: BoostSettings,
+    of_new: BoostSettings,
+    seed: int,
+    progress: Progress,
 ) -> _Held:
     models = table.text("family") != KERNELS
     judged = models & np.isin(table.source, sorted(JUDGED))
     judged = judged if judged.any() else models
     residuals = []
-    for name, folds in (("family", FAMILY_FOLDS), ("device_group", CHIP_FOLDS)):
+    for name, folds, settings in (
+        ("family", FAMILY_FOLDS, of_known),
+        ("device_group", CHIP_FOLDS, of_new),
+    ):
         groups = table.text(name)
         fold = group_folds(groups, min(folds, len(np.unique(groups))), seed)
         predicted = held_out_log_times(table, fold, find_device, settings, seed, progress=progress)

@@ -31,18 +31,16 @@ from predictor.models.ops.kernel_training import general_kernels
 from predictor.models.ops.op_rows import OpTable, load_tables
 from predictor.models.ops.op_time import OpTimeModel
 from predictor.models.ops.op_training import fit_op_time
-from predictor.models.steps.boosting import BoostSettings, Fitted
+from predictor.models.steps.boosting import Fitted
 from predictor.models.steps.kernels import kernel_table
 from predictor.models.steps.rows import AggregateTable, aggregate_table, joined_tables
-from predictor.models.steps.step_time import DEVICE
-from predictor.models.steps.training import CALIBRATION, TRAINED, Refits, thinned
+from predictor.models.steps.step_time import UNSEEN
+from predictor.models.steps.training import SETTINGS, TRAINED, Refits, thinned
 from predictor.models.train import KERNEL_DEVICES, KERNEL_SOURCES, OP_DEVICES, OP_SOURCE, SEED
 
 LAMBDA, TORCHVISION, CELLS = lambda_pytorch.SOURCE, pytorch_gpu_benchmark.SOURCE, neusight_cells.SOURCE
 ADA, ANCHOR = "rtx4090", "rtx3090"
 ADA_DEVICE = "rtx-4090-24gb"
-SETTINGS: BoostSettings = replace(CALIBRATION[DEVICE], rounds=60, depth=6)
-"""Trees that carry over to a chip that they never saw are few and low."""
 _THINNING, _KERNEL_THINNING = 8, 3
 
 
@@ -81,7 +79,7 @@ def chips_left_out(corpus: Path, pricing: OpTimeModel, progress: Progress = sile
     everything, cards = _tables(corpus, pricing, progress)
     chips = everything.text("device_group")
     kinds = np.array([_kind(name) for name in chips])
-    refits = Refits(everything, find_device, SETTINGS, SEED)
+    refits = Refits(everything, find_device, SETTINGS[UNSEEN], SEED)
     scored = np.isin(everything.source, (LAMBDA, TORCHVISION, CELLS))
     found: dict[str, list[Held]] = {"cells": [], "timed": []}
     known: list[KnownCell] = []

@@ -19,7 +19,7 @@ from predictor.hardware.catalog import find_device
 from predictor.models.bundle import Bundle, TrainedModel
 from predictor.models.corpus.whole_model import WholeModelRow
 from predictor.models.ops.op_time import OpTimeModel
-from predictor.models.steps.boosting import BoostSettings, Fitted, fit_aggregate
+from predictor.models.steps.boosting import BoostSettings, Fitted, boosted, fit_aggregate
 from predictor.models.steps.features import (
     CLASSES,
     DEVICE_COLUMNS,
@@ -35,7 +35,7 @@ from predictor.models.steps.harness import harness_keys
 from predictor.models.steps.host_prior import HostPrior
 from predictor.models.steps.prior import Prior
 from predictor.models.steps.rows import AggregateTable, joined_tables
-from predictor.models.steps.step_time import DEVICE, StepTimeModel
+from predictor.models.steps.step_time import DEVICE, UNSEEN, StepTimeModel
 from predictor.models.steps.total import Total, iteration_s
 from predictor.models.steps.training import group_folds, timed_in
 from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
@@ -211,14 +211,18 @@ def test_trees_do_not_see_hidden_columns() -> None:
 def test_the_step_model_answers_what_its_training_table_holds() -> None:
     table = made_table(GPU, {"conv": 2.5})
     fitted = fit_aggregate(table, find_device, SETTINGS, seed=1)
+    slower = replace(table, log_time=table.log_time + 0.5)
+    unseen = boosted(fitted.prior, slower, find_device, SETTINGS, 1, np.ones(len(table)))
+    trees = {DEVICE: fitted, UNSEEN: unseen}
     step = StepTimeModel.from_trained(
         TrainedModel(
-            {DEVICE: bytes(fitted.booster.save_raw("ubj"))},
+            {name: bytes(fit.booster.save_raw("ubj")) for name, fit in trees.items()},
             {
                 "feature_schema": schema_hash(),
                 "priors": {DEVICE: fitted.prior.to_json()},
                 "spreads": {DEVICE: {"known": 0.1, "new": 0.3}},
                 "timed": {DEVICE: timed_in(table.rows, find_device)},
+                "hidden": {DEVICE: [], UNSEEN: []},
             },
         )
     )
@@ -234,7 +238,9 @@ def test_the_step_model_answers_what_its_training_table_holds() -> None:
     ratio = found.time_s / costs.floor_s
     assert np.median(ratio[conv]) > 1.4 * np.median(ratio[~conv])
     other = replace(device, id="other", memory_bytes_per_s=3 * device.memory_bytes_per_s)
-    assert step.costs(listed, count, costs, other, JOB).log_spread == 0.3
+    elsewhere = step.costs(listed, count, costs, other, JOB)
+    assert elsewhere.log_spread == 0.3
+    assert elsewhere.time_s[conv].sum() == pytest.approx(np.exp(0.5) * found.time_s[conv].sum(), rel=0.2)
     assert step.covers(device)
     assert not step.covers(find_device(CPU))
 
