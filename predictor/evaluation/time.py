@@ -315,14 +315,20 @@ def _coverage_rows(families: Mapping[str, Held], chips: ChipsHeld) -> list[Evalu
 
 
 def _cross_coverage(held: Held, groups: TextArray, label: str, goal: float | None) -> list[EvaluationRow]:
-    if len(np.unique(groups)) < 2:
+    names = np.unique(groups)
+    if len(names) < 2:
         return []
     inside, widths = np.zeros(len(groups), dtype=np.bool_), np.zeros(len(groups))
-    for name in np.unique(groups):
+    for name in names:
         own = groups == name
         widths[own] = grouped_quantile(held.residual[~own], groups[~own])
         inside[own] = np.abs(held.residual[own]) <= widths[own]
     rows = coverage_row(inside, id="T11", suite=SUITE, hold="group", group=label)
+    # One group may hold most rows; the widths promise the share of an average group.
+    alike = float(np.mean([inside[groups == name].mean() for name in names]))
+    rows.append(
+        EvaluationRow("T11", SUITE, "group", f"{label}, groups alike", "coverage", alike, None, len(names))
+    )
     width = float(np.exp(np.median(widths)))
     return [*rows, EvaluationRow("T11", SUITE, "group", label, "median_factor", width, goal, len(groups))]
 
