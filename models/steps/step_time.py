@@ -46,7 +46,7 @@ MODEL_NAME = "step_time"
 DEVICE, HOST = "device", "host"
 """Domains: devices that kernels are launched on, and processors. Each has a prior and a booster."""
 UNSEEN = "unseen_device"
-"""Booster of devices on which no iteration was timed in the job's precision, on top of DEVICE's prior."""
+"""Booster of devices on which no iteration was timed, on top of DEVICE's prior."""
 PEAK_SHARE = 0.8
 """No op is faster than this share of the time at the rated peak: consumer cards clock above their rating."""
 
@@ -88,10 +88,10 @@ class TimedDevice:
         """`device` in `precision`."""
         return cls(str(device.vendor), precision.value, specification(device))
 
-    def is_like(self, other: TimedDevice) -> bool:
-        """Whether both are one device in one precision."""
+    def is_on(self, other: TimedDevice) -> bool:
+        """Whether both are one device, in whatever precision."""
         near = max(abs(a - b) for a, b in zip(self.numbers, other.numbers, strict=True)) < SAME_DEVICE
-        return near and (self.vendor, self.precision) == (other.vendor, other.precision)
+        return near and self.vendor == other.vendor
 
     def to_json(self) -> Json:
         """Plain values."""
@@ -157,9 +157,11 @@ class StepTimeModel:
         spread = self._spreads[domain]
         is_host = device.kind.is_host
         asked = TimedDevice.of(device, job.precision)
-        known = any(asked.is_like(timed) for timed in self._timed[domain])
+        precisions = {timed.precision for timed in self._timed[domain] if asked.is_on(timed)}
+        known = asked.precision in precisions
+        trees = domain if precisions or is_host else UNSEEN
         return StepCosts(
-            time_s=self._times(works, count, costs, device, job, domain, known),
+            time_s=self._times(works, count, costs, device, job, domain, trees),
             launch_s=0.0 if is_host else self._launch_s(job, domain),
             log_spread=spread.known if known else spread.new,
             known_device=known,
@@ -177,7 +179,7 @@ class StepTimeModel:
         device: DeviceSpec,
         job: JobContext,
         domain: str,
-        known: bool,
+        trees: str,
     ) -> FloatArray:
         import xgboost
 
@@ -198,7 +200,6 @@ class StepTimeModel:
         pieces = parts(table, facts)
         ops = PricedOps(groups(code, table.phase), start.floor_s, start.log_learned, pieces)
         base = prior.log_multiplier(ops, job, device)
-        trees = domain if known or domain == HOST else UNSEEN
         margin = xgboost.DMatrix(hidden(features, self._hidden[trees]), base_margin=base, nthread=1)
         log_m = np.asarray(self._boosters[trees].predict(margin), dtype=np.float64)
         time_s[listed] = np.maximum(start.floor_s * np.exp(log_m), PEAK_SHARE * pieces[:, COMPUTE])
