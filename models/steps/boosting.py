@@ -34,7 +34,10 @@ _PHASE = FEATURES.index("phase")
 
 @dataclass(frozen=True, slots=True)
 class BoostSettings:
-    """XGBoost settings; weights of leaves count iterations. `hidden`: columns that trees do not see."""
+    """XGBoost settings; weights of leaves count iterations.
+
+    `hidden`: columns that trees do not see. `parallel`: trees of one round, averaged.
+    """
 
     rounds: int = 300
     depth: int = 8
@@ -45,6 +48,7 @@ class BoostSettings:
     columns: float = 0.7
     bins: int = 64
     hidden: tuple[str, ...] = ()
+    parallel: int = 1
 
     def parameters(self, seed: int) -> dict[str, Any]:
         """For `xgboost.train`; one thread, so that equal seeds give equal trees."""
@@ -57,6 +61,7 @@ class BoostSettings:
             "subsample": self.subsample,
             "colsample_bytree": self.columns,
             "max_bin": self.bins,
+            "num_parallel_tree": self.parallel,
             "base_score": 0.0,
             "nthread": 1,
             "seed": seed,
