@@ -41,8 +41,8 @@ SETTINGS: Mapping[str, BoostSettings] = {
     ),
     HOST: BoostSettings(rounds=300, depth=8),
 }
-"""What carries over to a chip that trees never saw is said by low ones, of shapes and jobs alone. Of deep ones
-two are averaged: errors are those of one, but times dip less from one shape to the next."""
+"""What carries over to a chip that trees never saw is said by low ones, of shapes and jobs alone. Two deep
+ones are averaged: errors are those of one, but times dip less from one shape to the next."""
 CALIBRATION: Mapping[str, BoostSettings] = {
     DEVICE: BoostSettings(rounds=80, depth=8, min_child_weight=6.0, hidden=DEVICE_COLUMNS),
     HOST: SETTINGS[HOST],
