@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,3 +33,12 @@ def write_whole(path: Path, write: Callable[[Path], object], *, make_folder: boo
         if not special:
             with suppress(OSError):
                 partial.unlink()
+
+
+def code_version(*folders: Path) -> str:
+    """Hash of the Python code below folders: what it computed before another one is stale."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.resolve().rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -8,7 +8,6 @@ is absent or, with `refresh`, what another version made.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -33,7 +32,7 @@ from predictor.features.programs.work_table import (
     between,
     work_table,
 )
-from predictor.files import write_whole
+from predictor.files import code_version, write_whole
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.whole_model import Job, WholeModelRow, source_graph
 from predictor.types import Layout, Mode, Optimizer, Precision, Runtime
@@ -98,7 +97,7 @@ def build_programs(
     wanted: dict[str, set[tuple[Job, int]]] = defaultdict(set)
     for row in rows:
         wanted[row.graph].update((row.job, batch) for batch in _base_batches(row.batch))
-    version = features_version()
+    version = code_version(_FEATURES)
     failed: dict[str, str] = {}
     names = sorted(wanted)[shard[0] :: shard[1]]
     for done, name in enumerate(names):
@@ -136,14 +135,6 @@ def load_programs(source: str, corpus: Path, graphs: Iterable[str] | None = None
     absent = [pl.lit(0, dtype=pl.Int64).alias(name) for name in _NUMBERS if name not in frame.columns]
     frame = frame.with_columns(absent).with_columns(pl.col(_NUMBERS).fill_null(0))
     return StoredPrograms(_programs(frame))
-
-
-def features_version() -> str:
-    """Hash of the code that reads graphs and counts work."""
-    digest = hashlib.sha256()
-    for path in sorted(_FEATURES.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _base_batches(batch: int) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 Rows that share a graph are priced one after the other; of a run of equal layers a few are priced and stand
 for all (as in the plan search), and every row is written down as soon as it is known. The file is named after
-the models that price ops: another bundle composes anew.
+the models that price ops and the code that composes: another bundle, or an edit, composes anew.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from predictor.features.lowering.layers import Segments, segments
 from predictor.features.lowering.narrow_products import with_narrow_products
 from predictor.features.programs.work import Family, Program
 from predictor.features.reading.reader import read_graph
+from predictor.files import code_version
 from predictor.hardware.catalog import find_device
 from predictor.models.corpus.build import Progress, silent
 from predictor.models.corpus.distributed import DistributedRow
@@ -39,18 +40,20 @@ if TYPE_CHECKING:
     from predictor.models.bundle import Bundle
 
 _PRICING = ("op_time", "step_time", "kernel_time")
-_FORMULAS = 20
-"""Raised whenever the composition itself changes, so that nothing composed before is read."""
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CODE = tuple(_PACKAGE / name for name in ("api", "compose", "features", "hardware", "models", "parallel"))
 FOLDER = "composed"
 _LAYERS = 9
 """Layers of a graph that stands for a deeper one: three dense ones, and six that are counted on."""
 
 
 def pricing_id(bundle: Bundle) -> str:
-    """Names the models of a bundle that decide what ops cost."""
+    """Names what decides what ops and iterations cost: models of a bundle, and the code."""
     models = bundle.manifest["models"]
     names = (*_PRICING, EXCHANGES) if EXCHANGES in models else _PRICING
-    text = json.dumps({name: models.get(name) for name in names} | {"formulas": _FORMULAS}, sort_keys=True)
+    text = json.dumps(
+        {name: models.get(name) for name in names} | {"code": code_version(*_CODE)}, sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from predictor.errors import OutputNotWritable
-from predictor.files import write_whole
+from predictor.files import code_version, write_whole
 
 
 def test_a_file_is_replaced_with_the_mode_of_any_other(tmp_path: Path) -> None:
@@ -49,3 +49,15 @@ def test_a_pipe_gets_the_bytes_and_stays_a_pipe(tmp_path: Path) -> None:
     assert os.read(reader, 10) == b"data"
     os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_an_edit_of_code_is_another_version(tmp_path: Path) -> None:
+    folder, link = tmp_path / "code", tmp_path / "link"
+    (folder / "inner").mkdir(parents=True)
+    link.symlink_to(folder)
+    (folder / "inner" / "a.py").write_text("x = 1")
+    before = code_version(folder)
+    (folder / "notes.txt").write_text("no code")
+    assert code_version(link) == code_version(folder) == before
+    (folder / "inner" / "a.py").write_text("x = 2")
+    assert code_version(link) != before
