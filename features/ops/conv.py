@@ -107,16 +107,8 @@ _CONVERTED = frozenset({Compute.FP16, Compute.BF16})
 _OPERANDS = 3
 
 
-def _kernels(
-    op: OpView,
-    shape: Convolution,
-    compute: Compute,
-    reads: tuple[Value, ...],
-    write: Value,
-    pass_name: str = FORWARD,
-) -> tuple[OpWork, ...]:
+def _kernels(op: OpView, shape: Convolution, convolution: OpWork) -> tuple[OpWork, ...]:
     """One pass, behind the copies of its operands that it asks for."""
-    convolution = convolve(op, shape, compute, reads, write, pass_name)
     return *conversions(op, shape, convolution), convolution
 
 
@@ -161,7 +153,7 @@ def conv(op: OpView) -> tuple[OpWork, ...]:
     data, weight, out, bias = op.input(0), op.input(1), op.output(), op.optional(2)
     shape = geometry(op, data, weight, out)
     compute = op.matrix_compute(0, 1)
-    works = _kernels(op, shape, compute, (data, weight), out)
+    works = _kernels(op, shape, convolve(op, shape, compute, (data, weight), out))
     if bias is None or op.integer("perfcast_fused_bias") or _is_torchs_own(shape, compute):
         return works
     return *works, pointwise(op, "bias", 1, reads=(out, bias), writes=(out,))
@@ -177,9 +169,11 @@ def conv_backward(op: OpView) -> Backward:
     shape, compute = geometry(op, data, weight, out), op.matrix_compute(0, 1)
     works: list[OpWork] = []
     if op.wants_gradient(0):
-        works.extend(_kernels(op, shape, compute, (out, weight), data, DATA_GRADIENT))
+        gradient = convolve(op, shape, compute, (out, weight), data, DATA_GRADIENT)
+        works.extend(_kernels(op, shape, gradient))
     if op.wants_gradient(1):
-        works.extend(_kernels(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT))
+        gradient = convolve(op, shape, compute, (out, data), weight, WEIGHT_GRADIENT)
+        works.extend(_kernels(op, shape, gradient))
     if op.wants_gradient(2):
         works.append(sum_to(op, out, op.input(2)))
     saves = (data.name, weight.name) if op.wants_gradient(0) else (data.name,)

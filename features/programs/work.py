@@ -6,6 +6,7 @@ forty. One FLOP is one floating-point operation; a multiply-add counts 2.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
@@ -126,6 +127,11 @@ class AttentionShape:
         if not self.window:
             return self.kv_length
         return min(self.kv_length, self.window + (self.q_length - 1 if self.causal else 0))
+
+
+def has_images(works: Iterable[OpWork]) -> bool:
+    """Whether any of them is a convolution: what is laid out, and corrected, as images are."""
+    return any(work.family is Family.CONVOLUTION for work in works)
 
 
 def _triangle(n: int) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from predictor.models.corpus.chips import chip_of
 from predictor.models.corpus.schema import canonical
+from predictor.models.power.llm_shape import published_shapes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,9 +37,6 @@ PROMPT_TOKENS: Mapping[str, float] = {
     "image": 780.0,
     "video": 2400.0,
 }
-IMAGE_TOKENS: Mapping[str, float] = {"google/gemma-3-12b-it": 256.0, "google/gemma-3-27b-it": 256.0}
-"""Of one image, for models whose configuration fixes them (`mm_tokens_per_image`: images are resized). Others
-cut an image by its resolution; the runs with full caches behind the prompts of `image` were of those."""
 
 
 def read(folder: Path) -> pl.DataFrame:
@@ -88,9 +86,13 @@ def run_rows(
 
 
 def prompt_tokens(task: str, model: str) -> float:
-    """Mean length of a model's prompts in a task; beside an image of fixed size it is that of a chat."""
-    if task == "image" and model in IMAGE_TOKENS:
-        return PROMPT_TOKENS["chat"] + IMAGE_TOKENS[model]
+    """Mean length of a model's prompts in a task; beside an image of fixed size it is that of a chat.
+
+    Other models cut an image by its resolution; the runs with full caches behind PROMPT_TOKENS were of those.
+    """
+    shape = published_shapes().get(model)
+    if task == "image" and shape is not None and shape.image_tokens:
+        return PROMPT_TOKENS["chat"] + shape.image_tokens
     return PROMPT_TOKENS[task]
 
 

@@ -7,12 +7,17 @@ Mamba-2 mixers beside attention.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from predictor.errors import InvalidRequest
 
+CONFIGS = Path(__file__).parents[1] / "corpus" / "llm_configs.toml"
+"""Configurations of decoders that were measured."""
 _CACHE_BYTES, _STATE_BYTES = 2, 4
 # Families whose feed-forwards are up and down without a gate, as those of the hybrid family are.
 _UNGATED = frozenset(
@@ -222,3 +227,14 @@ def _mixers(fields: Mapping[str, Any], hidden: int, pattern: object) -> dict[str
     inner = heads * width
     weights = hidden * (2 * inner + 2 * groups * state + heads) + inner * hidden
     return {"mixer_parameters": mixers * weights, "state_numbers": mixers * inner * state}
+
+
+@cache
+def published_shapes() -> Mapping[str, LlmShape]:
+    """Model id -> sizes, for the decoders whose configurations are kept here."""
+    table = tomllib.loads(CONFIGS.read_text(encoding="utf-8"))
+    return {
+        name: llm_shape(entry["fields"])
+        for entry in table["config"]
+        for name in (entry["id"], *entry.get("also", ()))
+    }

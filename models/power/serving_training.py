@@ -7,12 +7,9 @@ from models left out (known chips) and chips left out.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import hypot
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +21,7 @@ from predictor.models.bundle import Json, TrainedModel
 from predictor.models.calibration import conformal_quantile
 from predictor.models.device_identity import device_numbers
 from predictor.models.power.board_power import idle_power_w
-from predictor.models.power.llm_shape import LlmShape, llm_shape
+from predictor.models.power.llm_shape import CONFIGS, published_shapes
 from predictor.models.power.residuals import JobMemory
 from predictor.models.power.serving import (
     LEAST_FRACTION,
@@ -46,7 +43,6 @@ from predictor.models.power.serving import (
 if TYPE_CHECKING:
     import polars as pl
 
-_CONFIGS = Path(__file__).parents[1] / "corpus" / "llm_configs.toml"
 ROUNDS = 200
 PARAMETERS: Mapping[str, object] = {
     "objective": "reg:pseudohubererror",
@@ -81,17 +77,6 @@ class ServingSample:
     chip: str
 
 
-@cache
-def published_shapes() -> Mapping[str, LlmShape]:
-    """Model id -> sizes, for the decoders whose configurations are kept here."""
-    table = tomllib.loads(_CONFIGS.read_text(encoding="utf-8"))
-    return {
-        name: llm_shape(entry["fields"])
-        for entry in table["config"]
-        for name in (entry["id"], *entry.get("also", ()))
-    }
-
-
 def serving_samples(rows: pl.DataFrame) -> tuple[ServingSample, ...]:
     """Runs of the corpus. Raises InvalidData for a model without a configuration."""
     found: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -113,7 +98,7 @@ def _sample(
 ) -> ServingSample:
     shape = published_shapes().get(subject)
     if shape is None:
-        raise InvalidData(f"serving rows: no configuration of {subject}; add it to {_CONFIGS.name}")
+        raise InvalidData(f"serving rows: no configuration of {subject}; add it to {CONFIGS.name}")
     device = find_device(device_id)
     job = ServingJob(
         shape=shape,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.features.dtype import Compute
-from predictor.features.programs.work import Family, OpWork
+from predictor.features.programs.work import OpWork, has_images
 from predictor.features.programs.work_table import work_table
 from predictor.features.tables.tiles import FloatArray
 from predictor.hardware.spec import DeviceKind, DeviceSpec
@@ -189,8 +189,8 @@ class StepTimeModel:
         if not listed.any():
             return time_s
         chosen = [work for work, keep in zip(works, listed, strict=True) if keep]
-        if job.precision is Precision.BF16 and any(work.family is Family.CONVOLUTION for work in works):
-            chosen, job = [_in_fp16(work) for work in chosen], replace(job, precision=Precision.FP16)
+        if job.precision is Precision.BF16 and has_images(works):
+            chosen, job = _in_fp16(chosen, job)
         table = work_table(chosen)
         prior, facts = self._priors[domain], device_facts(device)
         code = classes(table)
@@ -210,13 +210,15 @@ def _prior(data: Mapping[str, Any]) -> Prior | HostPrior:
     return HostPrior.from_json(data) if data["kind"] == ADDITIVE else Prior.from_json(data)
 
 
-def _in_fp16(work: OpWork) -> OpWork:
+def _in_fp16(works: Sequence[OpWork], job: JobContext) -> tuple[list[OpWork], JobContext]:
     """What images in BF16 are corrected as: the same bytes, and the same units where there are any for BF16.
 
     No iteration in BF16 was timed. Trees that know it from products and attention alone made its pointwise
     kernels twice as long as FP16's; published runs of language models bear that out, of images nothing does.
     """
-    return replace(work, compute=Compute.FP16) if work.compute is Compute.BF16 else work
+    narrow = {Compute.BF16: Compute.FP16}
+    changed = [replace(work, compute=narrow.get(work.compute, work.compute)) for work in works]
+    return changed, replace(job, precision=Precision.FP16)
 
 
 def _domain(device: DeviceSpec) -> str:

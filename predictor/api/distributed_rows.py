@@ -51,9 +51,8 @@ def pricing_id(bundle: Bundle) -> str:
     """Names what decides what ops and iterations cost: models of a bundle, and the code."""
     models = bundle.manifest["models"]
     names = (*_PRICING, EXCHANGES) if EXCHANGES in models else _PRICING
-    text = json.dumps(
-        {name: models.get(name) for name in names} | {"code": code_version(*_CODE)}, sort_keys=True
-    )
+    priced_by = {name: models.get(name) for name in names}
+    text = json.dumps({**priced_by, "code": code_version(*_CODE)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

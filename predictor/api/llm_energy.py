@@ -12,9 +12,8 @@ from predictor.errors import InvalidBundle, InvalidInput
 from predictor.hardware.catalog import find_device
 from predictor.hardware.spec import DeviceSpec
 from predictor.models.bundle import Bundle
-from predictor.models.power.llm_shape import LlmShape, llm_shape
+from predictor.models.power.llm_shape import LlmShape, llm_shape, published_shapes
 from predictor.models.power.serving import MODEL_NAME, ServingAnswer, ServingJob, ServingModel
-from predictor.models.power.serving_training import published_shapes
 
 _LARGEST_FILE_BYTES = 4 * 2**20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from predictor.errors import InvalidPlan, InvalidRequest
 from predictor.features.graph import Graph
-from predictor.features.programs.work import Family, Program
+from predictor.features.programs.work import Program, has_images
 from predictor.hardware.spec import ClusterSpec, DeviceSpec
 from predictor.models.steps.features import LATEST_VERSION, JobContext
 from predictor.parallel.plan import Plan
@@ -73,12 +73,12 @@ def job_framework(request: PredictionRequest) -> float:
 
 def job_context(request: PredictionRequest, program: Program) -> JobContext:
     """What the step model is told of a job. A layout is of images: without convolutions there is none."""
-    has_images = any(op.work.family is Family.CONVOLUTION for op in program.ops)
+    laid = has_images(op.work for op in program.ops)
     return JobContext(
         request.mode,
         request.precision,
         request.runtime,
-        request.layout if has_images else Layout.NCHW,
+        request.layout if laid else Layout.NCHW,
         job_framework(request),
     )
 

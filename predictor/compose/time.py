@@ -116,19 +116,27 @@ def price_program(
     costs = model.costs(works, device)
     if step is None or job is None or not step.covers(device) or _trains_narrow(works):
         return ProgramCosts(costs, index, launches)
+    if job.precision is Precision.TF32 and not knows_tf32(device):
+        works, job = _exact(works, job)
+        costs = model.costs(works, device)
     corrected = _step_costs(works, count, costs, device, model, step, job)
     if job.precision is Precision.TF32:
-        # TF32 allows rounded products and forces none; without units for them it allows nothing.
-        exact_works = tuple(replace(work, compute=_EXACT.get(work.compute, work.compute)) for work in works)
+        # TF32 allows rounded products and forces none.
+        exact_works, exact_job = _exact(works, job)
         exact_costs = model.costs(exact_works, device)
-        exact_job = replace(job, precision=Precision.FP32)
         exact = _step_costs(exact_works, count, exact_costs, device, model, step, exact_job)
-        if not knows_tf32(device) or count @ exact.time_s < count @ corrected.time_s:
+        if count @ exact.time_s < count @ corrected.time_s:
             works, costs, corrected = exact_works, exact_costs, exact
     if fused_optimizer:
         optimizer = np.array([work.phase is Phase.OPTIMIZER for work in works])
         corrected = replace(corrected, time_s=np.where(optimizer, costs.time_s, corrected.time_s))
     return ProgramCosts(_corrected(costs, corrected), index, launches, corrected, op_level_s=costs.time_s)
+
+
+def _exact(works: Sequence[OpWork], job: JobContext) -> tuple[tuple[OpWork, ...], JobContext]:
+    """A job in TF32 with no product rounded."""
+    exact = tuple(replace(work, compute=_EXACT.get(work.compute, work.compute)) for work in works)
+    return exact, replace(job, precision=Precision.FP32)
 
 
 def _step_costs(

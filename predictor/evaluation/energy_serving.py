@@ -21,11 +21,11 @@ from predictor.models.corpus.build import read_source
 from predictor.models.corpus.ml_energy import SOURCE
 from predictor.models.corpus.ml_energy_v2 import SOURCE as V2
 from predictor.models.corpus.wilkins import SOURCE as WILKINS
+from predictor.models.power.llm_shape import published_shapes
 from predictor.models.power.serving import FloatArray, ServingModel
 from predictor.models.power.serving_training import (
     ServingSample,
     new_chip_energy_spread,
-    published_shapes,
     serving_samples,
     train_serving,
 )

@@ -111,3 +111,11 @@ def view(
         training=training,
         needs_gradient=frozenset(f"in{i}" for i in gradients),
     )
+
+
+def convolution_in_fp16() -> Graph:
+    """One convolution of four images laid NCHW, which tensor cores read converted."""
+    s = Sketch(DType.FLOAT16)
+    s.input("x", 4, 64, 14, 14)
+    s.parameter("w", 64, 64, 1, 1)
+    return s.graph(s.node("Conv", ["x", "w"], (4, 64, 14, 14)))

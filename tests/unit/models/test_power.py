@@ -17,7 +17,7 @@ from predictor.models.power.profile import job_profile
 from predictor.models.power.rows import WORKLOADS, job_graph
 from predictor.models.power.training import SITUATIONS, held_out, log_errors, train_power
 from predictor.types import Mode
-from tests.unit.features.graphs import Sketch
+from tests.unit.features.graphs import Sketch, convolution_in_fp16
 from tests.unit.models.memory_power_cases import power_samples, profile, program
 
 
@@ -136,11 +136,7 @@ def test_profile_of_a_program() -> None:
 
 @pytest.mark.parametrize(("name", "kernels"), [("gtx-1080-ti-11gb", 1), ("rtx-3090-24gb", 4)])
 def test_images_are_converted_for_tensor_cores_alone(name: str, kernels: int) -> None:
-    s = Sketch(DType.FLOAT16)
-    s.input("x", 4, 64, 14, 14)
-    s.parameter("w", 64, 64, 1, 1)
-    graph = s.graph(s.node("Conv", ["x", "w"], (4, 64, 14, 14)))
-    job = program_of(graph, mode=Mode.INFER)
+    job = program_of(convolution_in_fp16(), mode=Mode.INFER)
     found = job_profile(job, np.full(len(job.ops), 1e-4), find_device(name), launch_s=5e-6)
     convolution = job.ops[-1].work
     assert found.launch_count == kernels

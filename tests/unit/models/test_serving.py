@@ -11,7 +11,7 @@ import pytest
 from predictor.errors import InvalidBundle, InvalidRequest
 from predictor.hardware.catalog import find_device
 from predictor.models.power.board_power import idle_power_w
-from predictor.models.power.llm_shape import LlmShape, llm_shape
+from predictor.models.power.llm_shape import LlmShape, llm_shape, published_shapes
 from predictor.models.power.serving import (
     TERMS,
     ServingJob,
@@ -24,7 +24,6 @@ from predictor.models.power.serving import (
 from predictor.models.power.serving_training import (
     ServingSample,
     fit_base,
-    published_shapes,
     serving_samples,
     train_serving,
 )
